@@ -1,8 +1,8 @@
 """adloco-peer: a peer-to-peer node for leaderless, low-communication training of language models (AdLoCo, arXiv 2508.18182).
 
-For programs: `Swarm` makes a training loop a peer, `peer_id` names the peer of a directory, `Run` reads a run, `frame` makes a
-data frame of its rows, and their errors are `AdlocoError`s. See docs/library.md. The names are loaded when they are first used,
-so that importing the package costs nothing.
+For programs: `Swarm` makes a training loop a peer, `peer_id` returns the id of the peer of a directory, `Run` reads a run,
+`frame` makes a data frame of its rows, and errors are `AdlocoError`s. See docs/library.md. The names are loaded when they are
+first used, so that importing the package costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ _HOMES = {
     "Swarm": "library.swarm",
     "peer_id": "library.swarm",
 }
-"""The module that each name comes from."""
+"""The module of each name."""
 
 
 def __getattr__(name: str) -> Any:
@@ -33,5 +33,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For completion in a shell: names that were not used yet are among them."""
+    """Include names that were not used yet, for completion in a shell."""
     return sorted({*globals(), *__all__})

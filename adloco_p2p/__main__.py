@@ -1,4 +1,4 @@
-"""`adloco-peer` and `python -m adloco_p2p`."""
+"""The entry point of `adloco-peer` and `python -m adloco_p2p`."""
 
 import contextlib
 import ctypes
@@ -11,12 +11,12 @@ from typing import NoReturn
 from adloco_p2p import cli
 
 _M_ARENA_MAX = -8
-"""Of glibc's `mallopt` (malloc.h)."""
+"""The constant of glibc's `mallopt` (malloc.h)."""
 
 
 def main() -> NoReturn:
-    """Run the verb and end the process at once: all that must last is on the disk by then, and taking torch and all the other
-    modules apart takes seconds, of which a supervisor that sent SIGTERM grants few."""
+    """Run the verb and end the process at once. All that must last is on the disk by then, and unloading torch and all other
+    modules takes seconds, of which a supervisor grants few after SIGTERM."""
     share_one_arena()
     code = cli.main()
     logging.shutdown()
@@ -27,8 +27,8 @@ def main() -> NoReturn:
 
 
 def share_one_arena() -> None:
-    """Let all threads to come allocate from one pool of memory, where glibc would give several their own: what one thread has
-    freed, such as the activations of the memory search, then serves the others, and a peer stays hundreds of megabytes smaller.
+    """Let all later threads allocate from one pool of memory, where glibc would give several their own. Memory that one thread
+    frees, such as the activations of the memory search, then serves the others, and a peer stays hundreds of megabytes smaller.
     Changes nothing with other C libraries."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

@@ -1,4 +1,4 @@
-"""Work of an event loop that nothing awaits where it begins."""
+"""Tasks of an event loop that their starter does not await."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class BackgroundTasks:
-    """Of one owner, who sees to their end. For one event loop."""
+    """The background tasks of one owner, who waits for or cancels them. For one event loop."""
 
     def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
-        """`on_error` takes what one of them raises; without it the loop's exception handler does."""
+        """`on_error` takes the error of a task; without it the loop's exception handler does."""
         self._on_error = on_error
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -28,8 +28,8 @@ class BackgroundTasks:
             self._on_error(error)
 
     async def settled(self, *, timeout_seconds: float | None = None) -> None:
-        """Until all have ended, those too that begin meanwhile; with a timeout, until those that run now have ended, or longer
-        than that has passed."""
+        """Wait until all tasks have ended, also those that begin meanwhile; with a timeout, until the present ones have ended
+        or the time has passed."""
         while self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_seconds)
             if timeout_seconds is not None:

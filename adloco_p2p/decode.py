@@ -1,4 +1,4 @@
-"""Bytes from outside become values here, or are refused: the only way in, for the wire, the disk and the control API."""
+"""Turns bytes from outside into values, or refuses them: the only way in, for the wire, the disk and the control API."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -23,7 +23,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
-    """The value of type `kind` whose canonical form is `data`.
+    """Return the value of type `kind` whose canonical form is `data`.
 
     Types, ranges and lengths are those of the dataclass. Anything but the canonical form is refused, so that unknown keys,
     doubled keys and a second spelling of the same value cannot exist. Raises RemoteProtocolError.
@@ -44,8 +44,8 @@ def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
 
 
 def _encoded(message: Entries) -> bytes:
-    """By parts: their digests are checked next, and to encode the parts of a large entry once more takes milliseconds. So does
-    writing it down, once it is checked."""
+    """Encode the message in parts, and keep these for the digests that are checked next and for storing: encoding the parts of
+    a large entry once more takes milliseconds."""
     texts = [_encoded_entry(entry) for entry in message.entries]
     for entry, text in zip(message.entries, texts, strict=True):
         canonical.hold(entry, text)
@@ -63,13 +63,14 @@ def _encoded_entry(entry: LedgerEntry) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """What a run's configuration has in every version."""
+    """The settings that a run's configuration has in every version."""
 
     protocol: int
 
 
 def peek_protocol(manifest: bytes) -> int | None:
-    """The protocol that a run's configuration names, though its other settings may be of a newer version; None where none."""
+    """Return the protocol that a run's configuration names, even if its other settings may be of a newer version; None where
+    there is none."""
     with suppress(ValidationError):
         begun: _Begun = _adapter(_Begun).validate_json(manifest, strict=True)
         return begun.protocol
@@ -85,8 +86,8 @@ class _Head:
 
 
 def decode_event(line: str | bytes) -> Stamped | None:
-    """A line of an event file, without its end; None for an event unknown to this version. Fields unknown to this version are
-    left out. Raises ValueError where the line is no event, or does not have the form of this version."""
+    """Decode a line of an event file, without its end; None for an event unknown to this version. Unknown fields are left out.
+    Raises ValueError where the line is no event, or does not have the form of this version."""
     try:
         head: _Head = _adapter(_Head).validate_json(line, strict=True)
     except ValidationError:
@@ -104,7 +105,7 @@ def decode_event(line: str | bytes) -> Stamped | None:
 
 
 def decode_events(lines: Iterable[str | bytes]) -> list[Stamped]:
-    """The events in these lines that this version can read."""
+    """Return the events in these lines that this version can read."""
     events = []
     for line in lines:
         with suppress(ValueError):

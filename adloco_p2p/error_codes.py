@@ -1,8 +1,8 @@
 """All errors in one table: exit codes, and error codes with cause and remedy.
 
 `docs/errors.md` is generated from here (`python -m adloco_p2p.error_codes > docs/errors.md`), `adloco-peer explain-error CODE`
-prints one entry, every message to the user names its code. The first digit of a code, which is the exit code, names the origin
-of the error. Codes are never reused; within a digit they have no order.
+prints one entry, and every message to the user names its code. The first digit of a code, which is the exit code, names the
+origin of the error. Codes are never reused; within a digit they have no order.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """One thing that can go wrong. In the texts `...` stands around commands; DIR is the working directory."""
+    """One kind of error. In the texts `...` stands around commands; DIR is the working directory."""
 
     title: str
     cause: str
@@ -489,13 +489,13 @@ ERROR_CODES = {
 
 
 def explained(code: str) -> str:
-    """One entry, as `explain-error` prints it. Raises KeyError for a code that there is not."""
+    """Return one entry, as `explain-error` prints it. Raises KeyError for an unknown code."""
     entry = ERROR_CODES[code]
     return f"{code}: {entry.title} (exit code {code[1]})\ncause:  {entry.cause}\nremedy: {entry.remedy}"
 
 
 def as_markdown() -> str:
-    """The whole of docs/errors.md."""
+    """Return the whole text of docs/errors.md."""
     lines = [
         "# Errors",
         "",

@@ -21,8 +21,8 @@ from adloco_p2p.error_codes import ERROR_CODES
 
 
 class AdlocoError(Exception):
-    """Base of all; `exit_code` is what the process ends with when the error reaches the user, `code` its entry in the table,
-    whose remedy a traceback shows below the message."""
+    """The base class of all errors. `exit_code`: the process ends with it when the error reaches the user. `code`: the error's
+    entry in the table, whose remedy a traceback shows below the message."""
 
     exit_code = 1
     code = "E101"
@@ -51,7 +51,7 @@ class ProtocolError(AdlocoError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We broke the protocol ourselves: a bug."""
+    """This node broke the protocol itself: a bug."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -62,15 +62,15 @@ class RemoteProtocolError(ProtocolError):
 
 
 class SwarmError(AdlocoError):
-    """The network did not deliver; worth another try."""
+    """The network failed to deliver; another try may succeed."""
 
     exit_code = 3
     code = "E301"
 
 
 class AveragingError(SwarmError):
-    """An averaging attempt ended without a result; `suspects` are the peers that did not answer. `because`: the member whose
-    report ended it here; then the suspects are those that it names."""
+    """An averaging attempt ended without a result. `suspects`: the peers that did not answer. `because`: the member whose
+    report ended the attempt here; the suspects are then those of that report."""
 
     code = "E310"
 
@@ -79,16 +79,17 @@ class AveragingError(SwarmError):
         self.suspects = suspects
         self.because = because
         self.upload_bytes_per_second = 0.0
-        """Of this peer, where it is a suspect and was still sending, and then the bytes of its vector; else 0."""
+        """The upload rate of this peer, if it is a suspect that was still sending, with the bytes of its vector below; else
+        0."""
         self.vector_bytes = 0
 
 
 class ContributionNotShown(AveragingError):
-    """A contributor was asked in time, and did not show the contribution that it committed itself to."""
+    """A contributor was asked in time, and did not show the contribution to which it was committed."""
 
 
 class ProtocolOutgrown(SwarmError):
-    """The run follows a newer protocol than the installed version. No other try helps."""
+    """The run follows a newer protocol than the installed version; another try does not help."""
 
     code = "E316"
 
@@ -100,18 +101,18 @@ class StateTransferFailed(SwarmError):
 
 
 class NoNodeError(SwarmError):
-    """No node runs in the directory that a verb names. A waiting verb tries again, as with what the network lost."""
+    """No node runs in the directory that a verb names. A waiting verb tries again, as after failures of the network."""
 
     exit_code = 2
     code = "E225"
 
 
 class TaskScoringFailed(AdlocoError):
-    """The model could not be scored on the run's tasks on this machine; the message has the reason. Others may be able to."""
+    """The run's tasks could not be scored on this machine; the message has the reason. Other machines may be able to."""
 
 
 class StorageError(AdlocoError):
-    """Disk full, unreadable, or not ours. Nothing was overwritten."""
+    """The disk is full, unreadable, or not ours. Nothing was overwritten."""
 
     exit_code = 4
     code = "E401"
@@ -131,5 +132,5 @@ class ShardLost(AdlocoError):
 
 
 def brief(error: BaseException) -> str:
-    """The message of a library's error, on one line of at most 300 characters."""
+    """Return the message of a library's error, on one line of at most 300 characters."""
     return " ".join(str(error).split())[:300]

@@ -1,4 +1,4 @@
-"""Experiment trackers: TensorBoard and Weights & Biases, each behind an extra. The one room that imports them."""
+"""Experiment trackers: TensorBoard and Weights & Biases, each behind an extra. Nothing else imports them."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ from typing import Protocol
 from adloco_p2p.errors import ConfigError
 
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
-"""Tracker, whose name is the extra's too -> the module that it needs. tensorboardX writes the files of TensorBoard, without the
-server that shows them."""
+"""The module that each tracker needs; a tracker's name is also that of its extra. tensorboardX writes the files of TensorBoard,
+without the server that shows them."""
 PROJECT = "adloco"
-"""Of the runs at Weights & Biases; its own variable WANDB_PROJECT wins."""
+"""The project of the runs at Weights & Biases, unless its own variable WANDB_PROJECT is set."""
 
 
 class Tracker(Protocol):
-    """Called in one thread. Its methods may block, and raise whatever its library does."""
+    """One open tracker, called in one thread. Its methods may block, and raise whatever its library does."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -34,8 +34,8 @@ def check_installed(trackers: Sequence[str]) -> None:
 
 
 def open_tracker(tracker: str, *, folder: Path, name: str, identity: str, settings: Mapping[str, object]) -> Tracker:
-    """`name`: of this peer in the run. `identity` stays the same over restarts. `settings`: of the run, for the tracker's page.
-    Raises whatever the library does."""
+    """Open a tracker. `name`: the name of this peer in the run. `identity` stays the same over restarts. `settings`: the run's
+    settings, for the tracker's page. Raises whatever the library does."""
     match tracker:
         case "tensorboard":
             return _TensorBoard(folder / "tensorboard")
@@ -45,7 +45,7 @@ def open_tracker(tracker: str, *, folder: Path, name: str, identity: str, settin
 
 
 class _TensorBoard:
-    """A file of events per session, which `tensorboard --logdir` reads as one curve."""
+    """Writes a file of events per session; `tensorboard --logdir` reads them all as one curve."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboardX import SummaryWriter
@@ -62,7 +62,7 @@ class _TensorBoard:
 
 
 class _WeightsAndBiases:
-    """One run of W&B per peer. Offline, account and project are its own variables, such as WANDB_MODE=offline."""
+    """One run of W&B per peer. Offline mode, account and project are set by its own variables, such as WANDB_MODE=offline."""
 
     def __init__(self, folder: Path, *, name: str, identity: str, settings: Mapping[str, object]) -> None:
         import os
@@ -78,7 +78,7 @@ class _WeightsAndBiases:
             config=dict(settings),
             settings=wandb.Settings(console="off", silent=True),
         )
-        # Values of several instances come in any order; W&B's own step may never fall.
+        # Values of several instances come in any order, and W&B's own step may never fall.
         self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

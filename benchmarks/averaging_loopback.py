@@ -37,7 +37,7 @@ from benchmarks.contenders import DTYPES, Task, rounds_of
 from benchmarks.nodes import end_on_sigterm
 
 ROUND_SECONDS = 120.0
-"""Of a row, beside the same to begin: one that takes longer is ended."""
+"""The time limit of a row, with as much again to begin: a slower row is ended."""
 CODECS = (*DTYPES, "int8")
 WAYS = ("hivemind", "gloo", "ours", "robust", "recheck", "recheck 1")
 ADDRESS = "127.0.0.1"
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 def measure(codec: str, way: str, folder: Path, *, num_peers: int, size: int, rounds: int) -> list[Figures]:
-    """Of every round after the first. Where a peer dies, of those until then. `folder`: for the logs."""
+    """Return the figures of every round after the first; where a peer dies, of those until then. `folder`: for the logs."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def popen(_host: str, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -96,7 +96,7 @@ def measure(codec: str, way: str, folder: Path, *, num_peers: int, size: int, ro
 
 
 def end_session(leader: int) -> None:
-    """End a peer and what it has left behind."""
+    """End a peer and the processes that it has left behind."""
     for process in psutil.process_iter(["pid"]):
         try:
             if os.getsid(process.pid) == leader:

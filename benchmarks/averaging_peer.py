@@ -1,4 +1,4 @@
-"""A network daemon with a real key, and an averager on it: what signatures cost is part of what is measured."""
+"""A network daemon with a real key, and an averager on it, so that the measurements include the cost of signatures."""
 
 import tempfile
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class BenchmarkIdentity:
 async def begin_averager(
     identity: BenchmarkIdentity, *, listen: Sequence[str] = (LOOPBACK,), meter: "Meter | None" = None, **settings: Any
 ) -> tuple["P2P", "Averager"]:
-    """`settings`: of the averager."""
+    """Start both. `settings`: those of the averager."""
     from hivemind.p2p import P2P
 
     from adloco_p2p.swarm.allreduce.averager import Averager

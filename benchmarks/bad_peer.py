@@ -53,11 +53,11 @@ from benchmarks.paced import pace
 HUGE = 10**30
 KEPT_MESSAGES = 400
 PAUSE_SECONDS = 0.05
-"""Between two deeds against everybody."""
+"""The pause between two deeds against everybody."""
 LARGEST_NOISE_BYTES = 1 << 16
 ASCENT_COSINE = 0.3
-"""Of `ascent` to the liar's own honest pseudo-gradient: `robust` leaves out what is below 0.1 of the median host, the stricter
-rule after an alarm what is below half of it."""
+"""The cosine of `ascent` to the liar's own honest pseudo-gradient: `robust` leaves out what is below 0.1 of the median host,
+and the stricter rule after an alarm what is below half of it."""
 
 
 def change(owner: type, name: str, make: Callable[[Any], Any]) -> None:
@@ -79,7 +79,7 @@ def change_vector(of: Callable[[torch.Tensor], torch.Tensor]) -> None:
 
 
 async def skip(_: MemberSide) -> None:
-    """A liar does not check itself."""
+    """Skip a check: a liar does not check itself."""
 
 
 def nan() -> None:
@@ -122,7 +122,7 @@ def ascent() -> None:
             away = _gradient(self, self.state(instance)[0])
             away -= (away @ own) / (own @ own) * own
             away *= own.norm() / away.norm()
-            # a step takes what is sent off the parameters: along minus the gradient the loss rises, as steeply as it can
+            # A step subtracts what is sent from the parameters: along minus the gradient the loss rises as steeply as it can.
             return ASCENT_COSINE * own - math.sqrt(1.0 - ASCENT_COSINE**2) * away
 
         return poisoned
@@ -131,7 +131,7 @@ def ascent() -> None:
 
 
 def _gradient(hosting: Hosting, outer: torch.Tensor) -> torch.Tensor:
-    """[P], on some training rows, of the loss at the outer parameters [P]; on the CPU."""
+    """Return the gradient [P] of the loss at the outer parameters [P], on some training rows, on the CPU."""
     shell = hosting._shell
     with shell.evaluating(outer.to(shell.device)):
         shell.gradient.zero_()
@@ -188,7 +188,7 @@ def beside(deeds: Callable[[GossipWire], Awaitable[None]]) -> None:
             await asyncio.sleep(PAUSE_SECONDS)
             try:
                 await deeds(wire)
-            except Exception as error:  # refusals, closed streams: what it deserves
+            except Exception as error:  # refusals and closed streams, which it deserves
                 print(f"bad peer: {type(error).__name__}: {str(error)[:120]}", flush=True)
 
     def make(start: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A benchmark and its peers, each a process: every message is a barrier for all of them."""
+"""Synchronises a benchmark and its peers, each a process: every message is a barrier for all of them."""
 
 import contextlib
 import json
@@ -16,18 +16,19 @@ from benchmarks.nodes import ROOT
 
 
 class PeerFailed(Exception):
-    """A peer has died, or did not send the next message, or not in time."""
+    """A peer has died, did not send the next message, or was late."""
 
 
 class Director:
-    """The benchmark, as a peer has it: at the other end of its pipes."""
+    """The benchmark, as a peer sees it at the other end of its pipes."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)  # libraries print to standard output as they like
+        os.dup2(2, 1)  # libraries may print to standard output
 
     def tell(self, kind: str, value: Any = None) -> Any:
-        """Wait until all peers have sent the same kind of message; the benchmark's answer, as a rule everybody's values."""
+        """Wait until all peers have sent the same kind of message, and return the benchmark's answer, as a rule everybody's
+        values."""
         self._out.write(json.dumps({"kind": kind, "value": value}) + "\n")
         line = sys.stdin.readline()
         if not line:
@@ -36,10 +37,10 @@ class Director:
 
 
 class DirectedPeers:
-    """The peers, as the benchmark has them: by rank, in the order in which they begin."""
+    """The peers, as the benchmark sees them: by rank, in the order in which they begin."""
 
     def __init__(self, popen: Callable[..., subprocess.Popen[bytes]], *, seconds: float) -> None:
-        """`popen`: starts a program on a host, as that of a laboratory. `seconds`: for all that they are to tell."""
+        """`popen`: starts a program on a host, as in a laboratory. `seconds`: the time for all of their messages."""
         self._popen = popen
         self._deadline = time.monotonic() + seconds
         self._living: dict[int, subprocess.Popen[bytes]] = {}
@@ -48,12 +49,12 @@ class DirectedPeers:
         """Start `python -m MODULE ARGUMENTS`, a program with a `Director`."""
         command, pipe = [sys.executable, "-m", module, *arguments], subprocess.PIPE
         with log.open("w") as errors:
-            # unbuffered, so that what has arrived is what can be waited for
+            # Unbuffered, so that waiting sees everything that has arrived.
             peer = self._popen(host, command, stdin=pipe, stdout=pipe, stderr=errors, cwd=ROOT, bufsize=0)
         self._living[len(self._living)] = peer
 
     def hear(self) -> tuple[str, list[Any]]:
-        """The next message of all live peers: its kind, and their values by rank. Raises PeerFailed."""
+        """Return the kind of the next message of all live peers, and their values by rank. Raises PeerFailed."""
         told = [self._message(rank) for rank in self._living]
         kinds = sorted({message["kind"] for message in told})
         if len(kinds) > 1:
@@ -61,14 +62,14 @@ class DirectedPeers:
         return kinds[0], [message["value"] for message in told]
 
     def expect(self, kind: str) -> list[Any]:
-        """The values of a message of this kind. Raises PeerFailed."""
+        """Return the values of a message of this kind. Raises PeerFailed."""
         found, values = self.hear()
         if found != kind:
             raise PeerFailed(f"the peers tell {found} where {kind} is next; see their logs")
         return values
 
     def share(self, kind: str) -> list[Any]:
-        """The same; every peer gets the values of all."""
+        """Return the values as `expect` does, and send all of them to every peer."""
         values = self.expect(kind)
         self.answer(values)
         return values

@@ -7,15 +7,15 @@
   python -m benchmarks.besieged --workdir DIR --clean PEACE-1 PEACE-2         ... and the siege whose loss is compared with it
 
 After a third of the time the liars (`bad_peer.py`) join, one of each kind in turn, and the strangers (`stranger.py`) begin.
-They would have machines of their own, so here they get what the others leave of the processors, but not nothing: a siege
-without a flood shows nothing. At the end is printed, and checked (exit code 1 where one fails):
+Real ones have machines of their own, so here they get the processor time that the others leave, but not none: a siege without
+a flood shows nothing. These are printed at the end, and checked (exit code 1 where one fails):
 
-- the strangers had answers to at least 600 frames for each minute of the siege, all together,
+- the strangers together had answers to at least 600 frames for each minute of the siege,
 - no honest process has ended,
 - rounds come at half the pace of before, or more,
 - all honest hosts have the same digest after a round, or within three rounds,
 - every liar lives, and had work in more than its first five rounds,
-- liars that send what is no average, or the opposite of one, are in no average that honest hosts applied once they were known:
+- averages that honest hosts applied contain no liar that is known to send something other than, or the opposite of, an average:
   `nan` and `shape` never, `flip` in at most half of the rounds after its first five,
 - with `--clean DIR ...`, the directories of runs in peace: the held-out loss is at most the largest of theirs plus 0.03, each
   the median of the last five rounds that all of them evaluated. A siege that lasts as long as they do has fewer rounds.
@@ -46,23 +46,23 @@ CLEAN_MARGIN = 0.03
 LEAST_PACE = 0.5
 SETTLING_ROUNDS = 5
 LEAST_FRAMES = 600
-"""Per minute of the siege."""
+"""The least number of frames per minute of the siege."""
 STRANGER_NICENESS = "5"
 LAST_LOSSES = 5
-"""Held-out losses of the last so many rounds that were evaluated; their median is the run's."""
+"""The number of last evaluated rounds whose median held-out loss is the run's."""
 HELDOUT_ROWS = 128
 LOOK_SECONDS = 0.5
 
 
 def heldout_losses(events: Iterable[Event]) -> dict[int, float]:
-    """Nats per byte by round, of a run's events."""
+    """Return the held-out loss in nats per byte by round, from a run's events."""
     ended = [event for event in events if event["event"] == "round"]
     return {event["round"]: event["heldout_loss"] for event in ended if event["heldout_loss"] is not None}
 
 
 def last_losses(runs: Sequence[Mapping[int, float]]) -> tuple[int, list[float]]:
-    """The newest round that all of these runs evaluated, and for each the median over the last such rounds; -1, and nothing
-    that is a number, where there is none."""
+    """Return the newest round that all of these runs evaluated, and the median of each run over the last such rounds; -1 and
+    NaN where there is no such round."""
     rounds = sorted(set(runs[0]).intersection(*runs))[-LAST_LOSSES:]
     if not rounds:
         return -1, [math.nan for _ in runs]
@@ -70,7 +70,7 @@ def last_losses(runs: Sequence[Mapping[int, float]]) -> tuple[int, list[float]]:
 
 
 def losses_in_peace(folder: Path) -> dict[int, float]:
-    """Of a run of this program that has ended."""
+    """Return the held-out losses of an earlier run of this program."""
     return heldout_losses(event for workdir in sorted(folder.glob("peer-*/")) for event in read_events(workdir))
 
 
@@ -82,9 +82,9 @@ class Siege:
         self.liars: list[Peer] = []
         self.strangers: list[Member] = []
         self.events: dict[str, list[dict[str, Any]]] = {}
-        """Of each honest peer: its rounds."""
+        """The rounds of each honest peer."""
         self.seen_at: dict[int, float] = {}
-        """Round -> when the first honest peer had ended it."""
+        """When the first honest peer had ended each round."""
         self.admitted_at = math.inf
         self.siege_seconds = 0.0
         self.ended: list[str] = []
@@ -141,7 +141,7 @@ class Siege:
     # --- the verdict --------------------------------------------------------------------------------------------------
 
     def judge(self) -> int:
-        time.sleep(2.0)  # daemons see that their parents are gone
+        time.sleep(2.0)  # daemons notice that their parents are gone
         before, after = self._pace()
         differing, is_unharmed = self._unrepaired(), self._has_the_loss_of_peace()
         averaged = {peer.kind: self._part_averaged(peer) for peer in self.liars}
@@ -173,11 +173,11 @@ class Siege:
         return 1 if failed else 0
 
     def is_flooded(self, frames: Sequence[int]) -> bool:
-        """Whether these strangers, if there are any, sent enough for a flood."""
+        """Return whether these strangers, if there are any, sent enough for a flood."""
         return not frames or sum(frames) >= LEAST_FRAMES * self.siege_seconds / 60.0
 
     def _pace(self) -> tuple[float, float]:
-        """Rounds per second before the siege and in it."""
+        """Return the rounds per second before the siege and during it."""
         times = sorted(self.seen_at.values())
         paces = []
         for part in ([at for at in times if at < self.admitted_at], [at for at in times if at >= self.admitted_at]):
@@ -196,7 +196,7 @@ class Siege:
         ]
 
     def _has_the_loss_of_peace(self) -> bool:
-        """Whether the held-out loss is a number, and no higher than runs in peace explain, where there are any."""
+        """Return whether the held-out loss is a number, and no higher than runs in peace explain, where there are any."""
         own = heldout_losses(event for events in self.events.values() for event in events)
         newest, (loss,) = last_losses([own])
         say(f"held-out loss {loss:.4f} after round {newest}")
@@ -205,11 +205,11 @@ class Siege:
         newest, (loss, *clean) = last_losses([own, *map(losses_in_peace, self.arguments.clean)])
         in_peace = ", ".join(f"{one:.4f}" for one in clean)
         say(f"held-out loss after round {newest}: {loss:.4f}; in peace {in_peace}; {loss - max(clean):+.4f} to the largest")
-        is_late_enough = self.seen_at.get(newest, -math.inf) > self.admitted_at  # earlier it shows nothing of the siege
+        is_late_enough = self.seen_at.get(newest, -math.inf) > self.admitted_at  # an earlier round shows nothing of the siege
         return is_late_enough and loss <= max(clean) + CLEAN_MARGIN
 
     def _part_averaged(self, liar: Peer) -> tuple[float, int]:
-        """The part of the averages of several hosts that holds the liar's work, and how many averages there were."""
+        """Return the part of the averages of several hosts that contains the liar's work, and how many averages there were."""
         me, work = liar.peer_id, self._work_of(liar)
         seen = [event for events in self.events.values() for event in events]
         ends = [event for event in seen if not event["is_void"] and len(event["hosts"]) > 1]
@@ -217,7 +217,7 @@ class Siege:
         return sum(me in event["hosts"] for event in counted) / max(1, len(counted)), len(counted)
 
     def _work_of(self, liar: Peer) -> list[int]:
-        """Rounds in which the plans give it samples. By its own events it has no samples where it was left out."""
+        """Return the rounds in which the plans give it samples. Its own events show no samples where it was left out."""
         me = liar.peer_id
         plans = [event for event in read_events(self.honest[0].workdir) if event["event"] == "plan"]
         hosts = {plan["round"]: [share for item in plan["instances"] for share in item["hosts"]] for plan in plans}

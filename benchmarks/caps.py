@@ -44,7 +44,7 @@ from benchmarks.unplanned import unplanned
 
 RUN = canonical.digest("benchmarks.caps")
 SETTLE_SECONDS = 3.0
-"""Before counting begins: buffers fill, an empty bucket is full."""
+"""Seconds before counting begins, in which buffers and token buckets settle."""
 ROUND_SECONDS = 600.0
 MESSAGE_PAUSE_SECONDS = 0.2
 
@@ -71,7 +71,7 @@ class Member:
         )
 
     def counted(self) -> tuple[int, int]:
-        """Bytes sent and received in the daemon's TCP connections, as the kernel counts them."""
+        """Return the bytes sent and received in the daemon's TCP connections, as the kernel counts them."""
         listed = subprocess.run(["ss", "-tinpHO", "state", "established"], capture_output=True, text=True, check=True).stdout
         own = [line for line in listed.splitlines() if f"pid={self.p2p._child.pid}," in line]
         sums = [sum(int(count) for line in own for count in re.findall(rf"\b{name}:(\d+)", line)) for name in _COUNTS]
@@ -94,7 +94,7 @@ class Swarm:
         self._number = 0
 
     async def average(self) -> None:
-        """One round of all members."""
+        """Do one round of all members."""
         self._number += 1
         weights = tuple((member.peer, 1) for member in self.members)
         rounds = [
@@ -126,7 +126,7 @@ class Swarm:
             raise error
 
     async def rates(self, seconds: float) -> list[tuple[float, float]]:
-        """Megabytes per second sent and received by the first member, second by second."""
+        """Return the megabytes per second that the first member sent and received, second by second."""
         samples: list[tuple[float, int, int]] = []
 
         async def sample() -> None:
@@ -143,7 +143,7 @@ class Swarm:
         ]
 
     async def message_seconds(self, seconds: float) -> list[float]:
-        """How long messages from the second member to the first, and their answers, take."""
+        """Return how long messages from the second member to the first, and their answers, take."""
         found: list[float] = []
         first, second = self.members[:2]
         end = time.monotonic() + seconds
@@ -169,8 +169,8 @@ async def measure(arguments: argparse.Namespace) -> None:
             await member.wire.start()
         inboxes = [asyncio.create_task(member.wire.pump()) for member in members]
         swarm = Swarm(members, size=round(arguments.millions * 1e6))
-        await swarm.average()  # connections are there, and their windows open
-        await _budget(swarm, arguments)  # first, so that little else was used of the day
+        await swarm.average()  # opens connections and their windows
+        await _budget(swarm, arguments)  # first, while little of the day's budget is used
         await _caps(swarm, arguments)
         await _messages(swarm, arguments)
         for inbox in inboxes:

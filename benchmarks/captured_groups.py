@@ -1,4 +1,4 @@
-"""How many liars of an instance turn its average: one average of all hosts, against means of groups and then of those means.
+"""How many liars of an instance turn its average: in one average of all hosts, and in averages of groups and then of these.
 
     python -m benchmarks.captured_groups [--hosts 36] [--group 6] [--draws 40] [--values 1024] [--rule robust]
 
@@ -20,7 +20,7 @@ from adloco_p2p.numerics.codecs import codec_named
 
 
 class Instance:
-    """Contributions of honest hosts and liars."""
+    """The contributions of honest hosts and liars to an instance."""
 
     def __init__(self, values: int, rule: str, seed: int) -> None:
         self._values, self._rule = values, rule_named(rule)
@@ -28,17 +28,17 @@ class Instance:
         self._common = torch.randn(values, generator=self._generator)
 
     def contribution(self, *, is_liar: bool) -> torch.Tensor:
-        """float32 [values]."""
+        """Return a contribution, float32 [values]."""
         noise = torch.randn(self._values, generator=self._generator)
         return noise - self._common if is_liar else noise + self._common
 
     def average(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-        """By the rule, of equal weights."""
+        """Return the average by the rule, with equal weights."""
         ones = [1] * len(rows)
         return aggregate(rows, ones, ones, rule=self._rule, codec=codec_named("float32")).vector
 
     def is_turned(self, groups: Sequence[Sequence[bool]]) -> bool:
-        """`groups`: of each host whether it lies; one group is an average of all."""
+        """Return whether the average is turned. `groups`: for each host whether it lies; one group is an average of all."""
         means = [self.average([self.contribution(is_liar=is_liar) for is_liar in group]) for group in groups]
         whole = self.average(means) if len(means) > 1 else means[0]
         return float(whole @ self._common) <= 0.0
@@ -49,7 +49,7 @@ def groups_of(liars: Sequence[bool], size: int) -> list[Sequence[bool]]:
 
 
 def placements(hosts: int, size: int, liars: int) -> list[list[bool]]:
-    """As many liars in each group as go in, at most 1, 2, ... of them."""
+    """Return placements with as many liars in each group as go in, at most 1, 2, ... of them."""
     found = []
     for most in range(1, size + 1):
         left, placed = liars, []

@@ -49,23 +49,23 @@ from benchmarks.method.run import BASE, CACHE, load_base, run_row
 from benchmarks.method.store import RESULTS, Record, command_line, digest_of, key_of, pack, records_by_key, train_missing
 
 KEPT = RESULTS / "carried_over.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 SEEDS = [1, 2, 3, 4, 5]
 POINTS = 8
 START, H, ETA, CAP = 8, 8, "1.7", 512
 RATE = 6e-3
-"""That of the base, for the start."""
+"""The learning rate of the base, for the start."""
 HOME_END, SEESAW_CAP = 18, 32
-"""Of the schedules carried over."""
+"""The end and the cap of the schedules that are carried over."""
 PRICE, OTHER_PRICES = 0.05, (0.025, 0.1)
 """Nats for each doubling of the rounds."""
 GROWTH = 1.5
-"""Bound of a round, the usual `batch.growth_cap`."""
+"""The bound of growth in a round, the usual `batch.growth_cap`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A text to learn; the ends of ramps and the constant batches that its front has beside what is carried over."""
+    """A text to learn, with the ends of ramps and the constant batches of its front beside what is carried over."""
 
     name: str
     samples: int
@@ -92,7 +92,7 @@ CARRIED = (ramp(HOME_END), SEESAW)
 
 
 def rows(task: Task) -> dict[str, Row]:
-    """By name; first those of the planned comparisons, then what else the front has."""
+    """Return the rows by name: first those of the planned comparisons, then the rest of the front."""
     common = (f"data.sequence_length={task.length}", f"work.inner_steps={H}")
     tested = (*common, f"batch.eta={ETA}", "inner.batch_scaling=sqrt")
 
@@ -116,7 +116,7 @@ def rows(task: Task) -> dict[str, Row]:
 
 @cache
 def text_of(task: Task) -> tuple[IndexedRows, int]:
-    """The rows of a task, and the size of their vocabulary."""
+    """Return the rows of a task, and the size of their vocabulary."""
     feed = open_feed(load_base([f"data.sequence_length={task.length}"]), cache_dir=CACHE)
     assert isinstance(feed, IndexedFeed)
     assert isinstance(feed.rows.training, TokenRows)
@@ -125,7 +125,7 @@ def text_of(task: Task) -> tuple[IndexedRows, int]:
 
 
 def with_noise(rows: TokenRows, share: float) -> TokenRows:
-    """The rows with about this share of their tokens replaced by tokens drawn from all of them: always the same."""
+    """Return the rows with about this share of their tokens replaced by tokens drawn from all of them, always the same."""
     chance, ids = np.random.default_rng(0), rows.ids.copy()
     is_replaced = chance.random(ids.shape) < share
     ids[is_replaced] = chance.choice(rows.ids.reshape(-1), size=int(is_replaced.sum()))
@@ -142,7 +142,7 @@ def run_one(task: Task, row: Row, seed: int) -> Record:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """One seed after the other, so that an early end leaves whole seeds."""
+    """Train one seed after the other, so that an early end leaves whole seeds."""
     jobs = [
         (run_key(task, row, seed), partial(run_one, task, row, seed))
         for seed in arguments.seeds
@@ -155,11 +155,11 @@ def train(arguments: argparse.Namespace) -> None:
 # --- the tables ------------------------------------------------------------------------------------------------------
 
 Found = Mapping[str, Mapping[int, Record]]
-"""Row -> seed -> its record, of one task."""
+"""The records of one task, by row and seed."""
 
 
 def found_of(task: Task, records: Mapping[str, Record]) -> Found:
-    """Of whole seeds, those that all rows of the task have."""
+    """Return the records of whole seeds, those that all rows of the task have."""
     seeds = sorted({record["seed"] for record in records.values()})
     runs = {name: {seed: records.get(run_key(task, row, seed)) for seed in seeds} for name, row in rows(task).items()}
     whole = [seed for seed in seeds if all(some[seed] is not None for some in runs.values())]
@@ -167,18 +167,18 @@ def found_of(task: Task, records: Mapping[str, Record]) -> Found:
 
 
 def at_price(records: Mapping[int, Record], price: float = PRICE) -> dict[int, float]:
-    """Loss and `price` for each doubling of the rounds, by seed."""
+    """Return the loss plus `price` for each doubling of the rounds, by seed."""
     return {seed: record["loss"] + price * log2(record["rounds"]) for seed, record in records.items()}
 
 
 def best_schedule(found: Found, price: float = PRICE) -> str:
-    """The row without statistics whose mean at that price is lowest."""
+    """Return the row without statistics whose mean at that price is lowest."""
     means = {name: fmean(at_price(some, price).values()) for name, some in found.items() if name != TEST}
     return min(means, key=means.__getitem__)
 
 
 def interior(record: Record) -> float:
-    """Share of the samples whose request was free: see the first lines."""
+    """Return the share of the samples whose request was interior, as the module's docstring defines it."""
     requests = [instance[0] for (instance,) in record["log"]]
     bounds = [START, *(int(GROWTH * before) for before in requests)]
     free = [now for now, bound in zip(requests, bounds, strict=False) if now not in (START, CAP, bound)]
@@ -208,7 +208,7 @@ def shown(left: Mapping[int, float], right: Mapping[int, float]) -> str:
 
 
 def planned_table(runs: Mapping[Task, Found]) -> list[str]:
-    """The comparisons of the first lines, and the same at other prices."""
+    """Return the planned comparisons of the module's docstring, and the same at other prices."""
     prices = (PRICE, *OTHER_PRICES)
     head = " | ".join(f"at {price:g} a doubling" for price in prices)
     lines = [f"| {TEST}, minus | {head} | by seed, at {PRICE:g} |", "|---" * (2 + len(prices)) + "|"]
@@ -227,7 +227,7 @@ def planned_table(runs: Mapping[Task, Found]) -> list[str]:
 
 
 def request_table(runs: Mapping[Task, Found]) -> list[str]:
-    """The requests of the test on its way."""
+    """Return the requests of the test in the course of its runs."""
     parts = (0.25, 0.5, 0.75, 1.0)
     head = " | ".join(f"request at {part:.0%}" for part in parts)
     lines = [f"| task | seed | {head} | interior |", "|---" * (3 + len(parts)) + "|"]
@@ -241,7 +241,7 @@ def request_table(runs: Mapping[Task, Found]) -> list[str]:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    """The tables, and the packed records. Runs with other settings are left out."""
+    """Write the tables and the packed records. Runs with other settings are left out."""
     records = records_by_key(KEPT, arguments.runs)
     runs = {task: found_of(task, records) for task in TASKS}
     tables = {"carried over": run_table(runs), "planned": planned_table(runs), "requests": request_table(runs)}

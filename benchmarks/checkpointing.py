@@ -4,7 +4,7 @@ block again.
 python -m benchmarks.checkpointing                       a Llama of 12 layers, 384 wide, two rows of 512 tokens; minutes
 python -m benchmarks.checkpointing --rows 4 --layers 24
 
-A CPU, one thread, one process; the sides take turns, so that what else the machine does meets both. Memory: the most that the
+A CPU, one thread, one process; the sides take turns, so that other work of the machine affects both. Memory: the most that the
 process held resident in a step, above what it held before; and what the search for the micro-batch counts. Time: the
 processor's, of the fastest step. The gradients are compared bit for bit.
 """
@@ -29,7 +29,7 @@ from benchmarks.nodes import llama
 from benchmarks.resident import peak_bytes, reset_peak, resident_bytes
 
 VOCABULARY = 259
-"""Of the tokenizer `bytes`: logits are next to nothing here, and `benchmarks.chunked_loss` measures them."""
+"""The vocabulary of the tokenizer `bytes`: logits are negligible here, and `benchmarks.chunked_loss` measures them."""
 LEAST_SAVED, MOST_TIME = 0.55, 1.4
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
     counted = step_bytes(shell, rows, own)
     shell.recompute_activations()
-    for _ in range(1 + arguments.steps):  # the first ones make buffers of libraries, too
+    for _ in range(1 + arguments.steps):  # the first ones also make buffers of libraries
         with shell.keeping_activations():
             kept.append(_step(shell, rows))
         expected = shell.gradient.clone()
@@ -70,8 +70,8 @@ def main() -> None:
 
 
 def _step(shell: ModelShell, rows: Batch) -> tuple[float, int]:
-    """Processor seconds of a step, and the most bytes above those from before it."""
-    ctypes.CDLL(None).malloc_trim(0)  # what another side freed would serve this one, uncounted
+    """Return the processor seconds of a step, and the most bytes above those before it."""
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise memory that another side freed would serve this one, uncounted
     reset_peak(os.getpid())
     before = sum(resident_bytes(os.getpid()))
     begun = time.process_time()
@@ -80,7 +80,7 @@ def _step(shell: ModelShell, rows: Batch) -> tuple[float, int]:
 
 
 def _show(name: str, steps: list[tuple[float, int]]) -> tuple[float, int]:
-    """Print and return the processor seconds of the fastest step, and the bytes of the one that took most memory."""
+    """Print and return the processor seconds of the fastest step, and the bytes of the step that took most memory."""
     seconds, peak = min(spent for spent, _ in steps), max(most for _, most in steps)
     sys.stdout.write(f"{name:16s} {peak / 2**20:6.0f} MiB above the model, {seconds:6.2f} s a step\n")
     return seconds, peak

@@ -4,7 +4,7 @@ The head is trained: each chunk adds a gradient as large as the head.
 python -m benchmarks.chunked_loss                      vocabulary 50,257, width 768, two layers, 1,024 tokens; two minutes
 python -m benchmarks.chunked_loss --chunks 32 64 128   tokens of a chunk
 
-A CPU, one thread, one process; the sides take turns, so that what else the machine does meets all of them. Memory: the most
+A CPU, one thread, one process; the sides take turns, so that other work of the machine affects all of them. Memory: the most
 that the process held resident in a step, above what it held before. Time: the processor's, of the fastest step.
 """
 
@@ -28,7 +28,7 @@ from benchmarks.resident import peak_bytes, reset_peak, resident_bytes
 
 VOCABULARY = 50_257
 WHOLE = 0
-"""In place of a chunk's tokens: all logits at once."""
+"""Stands for all logits at once, in place of a chunk's tokens."""
 ARCHITECTURE: dict[str, str | int | float | bool | None] = {
     "model_type": "llama",
     "hidden_size": 768,
@@ -71,8 +71,8 @@ def main() -> None:
 
 
 def _step(shell: ModelShell, rows: Batch) -> tuple[float, int]:
-    """Processor seconds of a step, and the most bytes above those from before it."""
-    ctypes.CDLL(None).malloc_trim(0)  # what another side freed would serve this one, uncounted
+    """Return the processor seconds of a step, and the most bytes above those before it."""
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise memory that another side freed would serve this one, uncounted
     reset_peak(os.getpid())
     before = sum(resident_bytes(os.getpid()))
     begun = time.process_time()

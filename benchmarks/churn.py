@@ -25,19 +25,19 @@ from benchmarks.steady_hosts import constant_rules, speed_device
 
 HOSTS, BATCH, STEPS = 8, 256, 32
 SETTLED_ROUND = 4
-"""From this round on the pace is measured: speeds and links are known then."""
+"""The round from which the pace is measured: speeds and links are known then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Churn:
-    """Seconds of virtual time."""
+    """How often a host is killed and when it is back, in seconds of virtual time."""
 
     every_seconds: float = 60.0
     back_seconds: float = 30.0
 
 
 class ChurnWorld(World):
-    """A host that was killed starts again after a while. Hosts are killed until one has reported the last round."""
+    """A world in which a killed host starts again after a while. Hosts are killed until one has reported the last round."""
 
     churn: Churn | None = None
     account: Account
@@ -65,7 +65,7 @@ class ChurnWorld(World):
         self.queue.after(self.churn.back_seconds, self._boot, machine)
 
     def _boot(self, machine: Machine) -> None:
-        """But not once others have ended the run: nobody would be there to serve the model."""
+        """Boot the machine, unless others have ended the run: nobody would be there to serve the model."""
         machine.is_gone = any(self._has_stopped(other) for other in self.machines.values())
         self.account.note(machine.peer, self.queue.now, BETWEEN)
         machine.boot()
@@ -73,10 +73,10 @@ class ChurnWorld(World):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of the rounds from `SETTLED_ROUND` to the last but one."""
+    """The result of the rounds from `SETTLED_ROUND` to the last but one."""
 
     samples_per_second: float
-    """That reports prove."""
+    """Samples per second that reports prove."""
     round_seconds: float
     alive: float
     """Part of the host seconds in which the hosts ran."""
@@ -88,7 +88,7 @@ class Result:
 
 
 def played(seed: int, *, rounds: int, round_seconds: float, vector_seconds: float, churn: Churn | None) -> Result:
-    """Raises Violation."""
+    """Play one run. Raises Violation."""
     rules = constant_rules(WorkRules(rounds=rounds, inner_steps=STEPS), batch=BATCH)
     account = Account()
     world = ChurnWorld(

@@ -1,8 +1,7 @@
-"""Where the seconds of hosts go in a simulated swarm that loses hosts again and again: of each phase of each round how much,
-and why.
+"""Shows where the seconds of hosts go, by phase and purpose, in a simulated swarm that loses hosts again and again.
 
-A host that has sent what it has waits for the last of the others, or for a failed attempt to be noticed. `Account` takes the
-phases that the peers log; `table` gives each purpose its seconds per round and host.
+A host that has sent its part waits for the last of the others, or for a failed attempt to be noticed. `Account` takes the
+phases that the peers log; `table` gives the seconds of each purpose per round and host.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from adloco_p2p.core.peer.peer import Cadence, Peer
 
 DOWN, BETWEEN = "down", "between rounds"
 LATE_SECONDS = 5.0
-"""A host that begins its inner steps so much later than the first one is late."""
+"""A host is late that begins its inner steps so much later than the first one."""
 COMPUTES, LOST, USELESS = "computes, counted", "computes, killed", "computes, not in the average"
 WAITS_LATE, WAITS_PUNCTUAL = "waits for one that began late", "waits for the slowest"
 TRANSFERS, FAILS, PAUSES = "transfers", "in an attempt that fails", "pauses after one that failed"
@@ -26,7 +25,7 @@ STANDS_BY = "waits for an average of others"
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Of one host in one phase. Seconds of virtual time."""
+    """The stay of one host in one phase, in seconds of virtual time."""
 
     begin: float
     end: float
@@ -43,14 +42,14 @@ class Account:
     """The phases of all hosts."""
 
     changes: dict[PeerId, list[tuple[float, str, int]]] = field(default_factory=dict)
-    """Of each host: instant, phase, round."""
+    """For each host its changes: instant, phase, round."""
 
     def note(self, peer: PeerId, now: float, phase: str, round: int = -1) -> None:
         phase = BETWEEN if phase == Phase.DONE else phase
         self.changes.setdefault(peer, []).append((now, phase, round))
 
     def peer(self, *, me: PeerId, cadence: Cadence, agreement: Agreement) -> Peer:
-        """One whose phases are noted here."""
+        """Return a peer whose phases are noted here."""
         account = self
 
         class Noted(Peer):
@@ -75,7 +74,7 @@ class Account:
 
 
 def table(account: Account, counted: Mapping[PeerId, set[int]], begin: float, end: float) -> dict[str, float]:
-    """Purpose -> host seconds between two instants. `counted`: of each host the rounds whose samples count."""
+    """Return the host seconds of each purpose between two instants. `counted`: for each host the rounds whose samples count."""
     stays = account.stays(end)
     training = [stay for each in stays.values() for stay in each if stay.phase == Phase.TRAINING]
     firsts = {number: min(stay.begin for stay in training if stay.round == number) for number in {s.round for s in training}}
@@ -105,7 +104,7 @@ def table(account: Account, counted: Mapping[PeerId, set[int]], begin: float, en
 
 
 def _waits(stay: Stay, others: Sequence[Stay], firsts: Mapping[int, float], begin: float, end: float) -> dict[str, float]:
-    """Of an attempt: until the last host that completes its inner steps is there, then for the transfer."""
+    """Return the parts of an attempt: the wait for the last host that completes its inner steps, then the transfer."""
     until = {False: stay.begin, True: stay.begin}
     for other in others:
         is_late = other.begin > firsts[other.round] + LATE_SECONDS

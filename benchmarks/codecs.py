@@ -2,9 +2,9 @@
 
     python -m benchmarks.codecs [--rounds 24] [--seeds 1 2 3] [--codecs float32 int4 ...]
 
-`bytes` is per value of the vector, what a host sends and what comes back together, over two ways; `error` is the part of a
+`bytes` is per value of the vector: the mean of what a host sends and what comes back; `error` is the part of a
 pseudo-gradient that one encoding loses, by norm. `loss` is the held-out loss after all rounds, nats per token, and its
-difference to float32 with the same seed. `MB/s` is of float32, one thread. Each codec gives back what it lost in the next round
+difference to float32 with the same seed. `MB/s` is of float32, one thread. Each codec adds what it lost to the next round
 (`averaging.feedback`); rows marked `0` do not. About two minutes a codec and seed on one core.
 """
 
@@ -48,7 +48,7 @@ def run_of(args: argparse.Namespace, *, codec: str, feedback: float, seed: int) 
 
 
 def train(run: RunConfig, cache: Path) -> tuple[float, float]:
-    """Held-out loss at the end, and the mean loss of one encoding by norm."""
+    """Return the held-out loss at the end, and the mean loss of one encoding by norm."""
     feed = open_feed(run, cache_dir=cache)
     peers = [Hosting(run, PeerConfig(num_threads=1, max_micro_batch=BATCH), host, feed) for host in HOSTS]
     for peer in peers:
@@ -74,7 +74,7 @@ def train(run: RunConfig, cache: Path) -> tuple[float, float]:
 
 
 def speed(name: str) -> tuple[float, float]:
-    """MB of float32 per second of processor time, encoding and decoding."""
+    """Return the MB of float32 per second of processor time, encoding and decoding."""
     codec, values = codec_named(name), torch.randn(SPEED_VALUES)
     figures = []
     data = codec.encode(values)

@@ -30,14 +30,14 @@ ENDLESS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idleness:
-    """One peer over the counted rounds."""
+    """The idle time of one peer over the counted rounds."""
 
     peer: str
     num_rounds: int
     round_seconds: float
     """Median, from the end of a round to the end of the next."""
     idle_seconds: list[float]
-    """Before every counted round."""
+    """The wait before every counted round."""
     plan_lead_seconds: float
     """Median time by which the plan was there before it was needed."""
 
@@ -50,7 +50,8 @@ class Idleness:
 
 
 def conduct(arguments: argparse.Namespace, config: Path) -> list[list[Event]]:
-    """Every peer's events once enough rounds are counted, or the time is over. Raises SystemExit where a peer ended early."""
+    """Return every peer's events once enough rounds are counted, or the time is over. Raises SystemExit where a peer ended
+    early."""
     deadline = time.monotonic() + 60 * arguments.minutes
     members: list[Member] = []
     try:
@@ -71,7 +72,7 @@ def conduct(arguments: argparse.Namespace, config: Path) -> list[list[Event]]:
 
 
 def ended_rounds(events: Sequence[Event]) -> dict[int, float]:
-    """Round -> when the peer had ended it, of rounds that it trained itself."""
+    """Return when the peer had ended each round that it trained itself."""
     return {event["round"]: event["time"] for event in events if event["event"] == "round" and event["samples"]}
 
 
@@ -80,7 +81,7 @@ def known_plans(events: Sequence[Event]) -> dict[int, Event]:
 
 
 def counted_rounds(files: Sequence[Sequence[Event]]) -> range:
-    """Rounds that everybody trained right after another one, under plans with everybody."""
+    """Return the rounds that everybody trained right after another one, under plans with everybody."""
     ended = [ended_rounds(events) for events in files]
     plans = known_plans(files[0])
     everybody = [n for n, plan in plans.items() if len(plan["roster"]) == len(files) and all(n in item for item in ended)]
@@ -92,7 +93,7 @@ def num_counted(files: Sequence[Sequence[Event]]) -> int:
 
 
 def idleness(events: Sequence[Event], rounds: range) -> Idleness:
-    """Of one peer; rounds that it did not train itself, or not after another one, are left out."""
+    """Return the idle time of one peer, without rounds that it did not train itself, or not after another one."""
     ended, plans = ended_rounds(events), known_plans(events)
     both = [number for number in rounds if number - 1 in ended and number in ended]
     leads = [ended[number - 1] - plans[number]["time"] for number in both]

@@ -31,12 +31,12 @@ from benchmarks.nodes import (
 
 WAIT_LIMIT_SECONDS = 600.0
 ENDLESS = 10_000
-"""Rounds: the check stops the run."""
+"""Rounds of a run that the check stops."""
 ENOUGH = 3
-"""Rounds in which the others counted the container's work."""
+"""Rounds in which the others must count the container's work."""
 USER = 10001
 HEALTH = ("adloco-peer", "status", "--workdir", "/data")
-"""As in the Dockerfile."""
+"""The health check, as in the Dockerfile."""
 
 
 def events_of(workdir: Path, name: str) -> list[Event]:
@@ -44,7 +44,7 @@ def events_of(workdir: Path, name: str) -> list[Event]:
 
 
 def rounds_together(volume: Path, plain: Path) -> list[int]:
-    """Rounds in which the plain peer counted the container's work beside its own."""
+    """Return the rounds in which the plain peer counted the container's work beside its own."""
     started = events_of(volume, "started")
     rounds = events_of(plain, "round") if started else []
     return [event["round"] for event in rounds if started[0]["peer"] in event["hosts"] and len(event["hosts"]) > 1]
@@ -61,7 +61,7 @@ def running(member: Member) -> Iterator[Member]:
 
 
 def wait_for_rounds_together(volume: Path, plain: Path, *members: Member) -> None:
-    """Until there are enough of them, while the processes live. Raises SystemExit where there never are."""
+    """Wait for enough common rounds while the processes live. Raises SystemExit where they do not come."""
     deadline = time.monotonic() + WAIT_LIMIT_SECONDS
     while len(rounds_together(volume, plain)) < ENOUGH:
         if time.monotonic() > deadline or not all(member.is_alive for member in members):
@@ -83,7 +83,7 @@ def container_of(image: str) -> Iterator[str]:
 
 
 def check(folder: Path, container: str) -> dict[str, bool]:
-    """Run the swarm to its end. What was promised, and whether it held."""
+    """Run the swarm to its end, and return which promises held."""
     config = write_config(folder, "container", rounds=ENDLESS, inner_steps=5, width=32, layers=1, equal_shares=False)
     volume = folder / "volume"
     volume.mkdir()
@@ -102,7 +102,7 @@ def check(folder: Path, container: str) -> dict[str, bool]:
             try:
                 wait_for_rounds_together(volume, first.workdir, first, second, contained)
                 health = subprocess.run([*enter, *HEALTH], check=False, timeout=WAIT_LIMIT_SECONDS).returncode
-                inner = int((volume / "lock").read_text())  # chroot isolation: the machine's process ids
+                inner = int((volume / "lock").read_text())  # chroot isolation uses the machine's process ids
                 os.kill(inner, signal.SIGTERM)
                 codes = [contained.process.wait(WAIT_LIMIT_SECONDS), *end((first, second), seconds=WAIT_LIMIT_SECONDS)]
             finally:

@@ -1,5 +1,5 @@
-"""One peer of one contender, started by `averaging_loopback.py` or `wan/averaging.py`, to which it reports its progress, a line
-at a time.
+"""One peer of one contender, started by `averaging_loopback.py` or `wan/averaging.py`, to which it reports its progress line by
+line.
 
 Every contender is a context manager that yields a function for one round, and whatever has to be done before each. A vector
 is full of the peer's rank plus one, so that every peer can compute the right mean, on the first round and on all later ones.
@@ -34,15 +34,15 @@ from benchmarks.barrier import DirectedPeers, Director
 from benchmarks.unplanned import unplanned
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
-"""The types that all of them can send."""
+"""The types that every contender can send."""
 RAW_PORT = 7201
 CHUNK_BYTES = 1 << 17
 PART_BYTES = 1 << 20
 ROUND_SECONDS = 120.0
-"""No contender gives up before the benchmark itself does."""
+"""No contender gives up before the benchmark does."""
 REDIAL_SECONDS = 1.0
 MATCHMAKING_SECONDS = 3.5
-"""Of hivemind's averager."""
+"""The matchmaking time of hivemind's averager."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +52,14 @@ class Task:
     contender: str
     rank: int
     addresses: list[str]
-    """Of all peers, by rank."""
+    """The addresses of all peers, by rank."""
     size: int
-    """float32 values of the vector."""
+    """The float32 values of the vector."""
     codec: str
     """The type on the wire; gloo averages, and plain sockets send, values of this type."""
     rounds: int
     shares: list[float]
-    """How much of the vector each peer reduces; they add up to 1."""
+    """How much of the vector each peer reduces; the shares add up to 1."""
     up_mbit: float = 1000.0
     gloo_port: int = 7202
     interface: str = "link0"
@@ -82,7 +82,7 @@ class Task:
         return torch.randn(self.size, generator=torch.Generator().manual_seed(self.rank))
 
     def check(self, *tensors: torch.Tensor, rule: str = "mean") -> None:
-        """`rule`: what the average of all peers' vectors is by this aggregation rule."""
+        """Check that the tensors are the average of all peers' vectors by this aggregation rule."""
         short = [torch.full((1,), rank + 1.0) for rank in range(self.num_peers)]
         ones = [1] * self.num_peers
         average = aggregate(short, ones, ones, rule=rule_named(rule), codec=codec_named("float32")).vector
@@ -93,14 +93,14 @@ class Task:
 class Ways:
     prepare: Callable[[], None] = lambda: None
     average: Callable[[], float]
-    """Seconds until the result was here; returns when nobody needs this peer any more."""
+    """Returns the seconds until the result was here, once nobody needs this peer any more."""
     check: Callable[[], None] = lambda: None
     traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
-    """Bytes sent and received so far, where the contender counts them."""
+    """Returns the bytes sent and received so far, where the contender counts them."""
 
 
 def cpu_seconds() -> float:
-    """Of this process and all it has started."""
+    """Return the processor time of this process and all its children."""
     me = psutil.Process()
     times = [process.cpu_times() for process in (me, *me.children(recursive=True))]
     return sum(each.user + each.system for each in times)
@@ -156,9 +156,10 @@ def ours(task: Task, director: Director, *, rule: str = "mean", recheck: float =
 
 
 async def dial_lower_ranks(p2p: Any, addresses: list[list[str]], rank: int) -> None:
-    """One of each two dials: daemons that dial each other at the same instant, from the ports they listen on, end up with one
-    TCP connection on which both begin the handshake; both fail, and refuse to dial again for some seconds. Hivemind's DHT,
-    joined by all peers at once, does just that; then there is nothing to do but to try until it works."""
+    """Dial the peers of lower rank, so that only one of each pair dials. Daemons that dial each other at the same instant, from
+    the ports on which they listen, share one TCP connection on which both begin the handshake; both fail, and refuse to dial
+    again for some seconds. Hivemind's DHT, which all peers join at once, does just that; then the only way is to try until it
+    works."""
     from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 
     for peer in addresses[:rank]:
@@ -220,7 +221,7 @@ def stock(task: Task, director: Director) -> Iterator[Ways]:
     controls: list[Any] = []
 
     def prepare() -> None:
-        """The members find each other; then the round waits for its trigger."""
+        """Let the members find each other; the round then waits for its trigger."""
         when = get_dht_time() + MATCHMAKING_SECONDS + 0.5
         control = averager.step(wait=False, require_trigger=True, timeout=ROUND_SECONDS, scheduled_time=when)
         while control.stage != AveragingStage.AWAITING_TRIGGER and not control.done():
@@ -263,10 +264,10 @@ def gloo(task: Task, director: Director) -> Iterator[Ways]:  # noqa: ARG001
 
 @contextmanager
 def raw(task: Task, director: Director) -> Iterator[Ways]:
-    """The bytes of a butterfly with these shares, over plain sockets, all at once: nothing is computed or waited for."""
+    """Send the bytes of a butterfly with these shares over plain sockets, all at once, without computing or waiting."""
 
     def due(source: int, target: int) -> int:
-        """Bytes: the part that the target reduces, and the result of what the source has reduced."""
+        """Return the bytes of the part that the target reduces, and of the result that the source has reduced."""
         return round(DTYPES[task.codec].itemsize * task.size * (task.shares[source] + task.shares[target]))
 
     data = bytes(CHUNK_BYTES)
@@ -323,8 +324,8 @@ CONTENDERS: dict[str, Callable[[Task, Director], AbstractContextManager[Ways]]] 
 
 
 def rounds_of(peers: DirectedPeers, count: Callable[[], Any]) -> Iterator[tuple[list[dict[str, float]], Any, Any]]:
-    """Answer the peers' messages until all have ended: of every round what each tells, and `count()` before and after it.
-    Raises PeerFailed."""
+    """Answer the peers' messages until all have ended. Yields for every round what each peer tells, and `count()` before and
+    after it. Raises PeerFailed."""
     before = after = None
     while True:
         kind, values = peers.hear()

@@ -45,9 +45,9 @@ SEEDS = [1, 2]
 HOSTS = 4
 PLACES = (0.25, 0.5, 0.75)
 BRANCH = 8
-"""A branch trains one part of so many of the samples."""
+"""The divisor of the samples that a branch trains."""
 BATCHES = (8, 16, 32, 64, 128)
-"""Those of a branch that is too short for one round of them are left out."""
+"""The batches of branches; a branch too short for one round of a batch leaves it out."""
 TOLERANCE, OTHER_TOLERANCES = 0.02, (0.01, 0.05)
 RATE = 6e-3
 
@@ -69,7 +69,7 @@ class Trunk:
         self.heldout = IndexedFeed(rows_of, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
 
     def round(self, batch: int) -> NoiseSample:
-        """One round of H steps of `batch` rows, shared by all hosts; what the hosts would report of it."""
+        """Do one round of H steps of `batch` rows, shared by all hosts, and return what the hosts would report about it."""
         vectors = [self.task.pseudo_gradient(self.outer, host, steps=H, batch=batch // HOSTS) for host in self.hosts]
         found, averaged = scalars(vectors, [H] * HOSTS, batch // HOSTS)
         average = torch.stack(vectors).mean(0)
@@ -78,7 +78,7 @@ class Trunk:
         return noise_of(found, averaged, num_hosts=HOSTS)
 
     def branch(self, batch: int, samples: int) -> float:
-        """Held-out loss after so many samples from here; the run stays where it is."""
+        """Return the held-out loss after so many samples from here; the run stays where it is."""
         state = self.outer, self.momentum, self.hosts, self.task.rate, self.task.chance
         self.hosts, self.task.chance = [host.copy() for host in self.hosts], Random(0)
         self.task.rate *= min(self.scaling_cap, (batch / START) ** 0.5)
@@ -90,7 +90,7 @@ class Trunk:
 
 
 def run_one(kind: Kind, seed: int) -> Record:
-    """The requests and the losses of the branches at all places of one run."""
+    """Return the requests and the losses of the branches at all places of one run."""
     torch.set_num_threads(1)
     trunk, history = Trunk(kind, seed), list[NoiseSample]()
     num_rounds, samples, floor = kind.samples // (H * START), kind.samples // BRANCH, trunk.rules.final_fraction
@@ -112,7 +112,8 @@ def key(kind: Kind, seed: int) -> str:
 
 
 def critical(losses: Mapping[str, float], tolerance: float) -> float:
-    """See the first lines; the largest batch that was tried, where no branch ends higher."""
+    """Return the critical batch as the module's docstring defines it; the largest batch that was tried, where no branch ends
+    higher."""
     batches = sorted(losses, key=int)
     bound = losses[batches[0]] + tolerance
     for before, after in pairwise(batches):
@@ -123,7 +124,7 @@ def critical(losses: Mapping[str, float], tolerance: float) -> float:
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """Equal values share the mean of their places."""
+    """Return the ranks of the values; equal values share the mean of their places."""
     ordered = sorted(values)
     return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
 
@@ -133,12 +134,13 @@ def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """Of their logarithms."""
+    """Return the geometric mean."""
     return exp(fmean(log(value) for value in values))
 
 
 def table(records: Mapping[str, Record]) -> list[str]:
-    """Means over the seeds, and the rank correlation of each column with the requests, and with the time of the run."""
+    """Return a table of the means over the seeds, and the rank correlation of each column with the requests and with the time
+    of the run."""
     tolerances = (TOLERANCE, *OTHER_TOLERANCES)
     seeds = sorted({record["seed"] for record in records.values()})
     head = " | ".join(f"critical batch, {tolerance:g} above" for tolerance in tolerances)
@@ -168,7 +170,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    """The table, and the packed records. Runs with other constants are left out."""
+    """Write the table and the packed records. Runs with other constants are left out."""
     records = records_by_key(KEPT, arguments.runs)
     known = {key(kind, seed) for kind in TASKS for seed in {record["seed"] for record in records.values()}}
     shown = {name: record for name, record in sorted(records.items()) if name in known}

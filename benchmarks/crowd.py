@@ -10,7 +10,7 @@ peers; a message takes 20 to 100 ms.
 
 Memory is that of this process, where all peers share the values of plans and reports; and that of one peer, in which these
 count in full: a real one has libraries, tensors and a network beside it. Processor time is that of this process, which
-simulates, checks and counts, too; and that of the core (`Peer.handle`), for each peer and plan: a signature takes a
+simulates, checks and counts, too; and processor time of the core (`Peer.handle`), for each peer and plan: a signature takes a
 microsecond here and some 80 in a real peer, which also packs and reads its messages.
 
 Heartbeats come at one rate however long a round is; they are larger in the first lease (84 s with 1,000 peers), while the
@@ -45,20 +45,20 @@ from adloco_p2p.swarm.transport.pieces import deflated, in_pieces
 from benchmarks.reachable import reachable_bytes
 
 TARGET_BYTES_PER_SECOND = 10_000
-"""Each way and peer, at a thousand peers."""
+"""The most bytes per second, each way and peer, at a thousand peers."""
 ENVELOPE_BYTES = 120
-"""Of an envelope, beside its payload: run, sender, kind, and the digest where there are pieces."""
+"""Bytes of an envelope beside its payload: run, sender, kind, and the digest where there are pieces."""
 MINUTE = 60.0
 FEWEST_ROUNDS = 3
 PEERS_WEIGHED = 8
 MIB = 2**20
 SIZES_KEPT = 64
-"""Messages whose size is remembered: one that is passed on is the same value."""
+"""Messages whose size is remembered: a message that is passed on is the same value."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of what was sent, from `since` on."""
+    """Bytes that were sent, from `since` on."""
 
     since: float = 0.0
     sent: Counter[PeerId] = field(default_factory=Counter)
@@ -67,9 +67,9 @@ class Traffic:
     plain_bytes_by_kind: Counter[str] = field(default_factory=Counter)
     messages_by_kind: Counter[str] = field(default_factory=Counter)
     core_seconds: float = 0.0
-    """By the clock, in the cores of all peers, ..."""
+    """Seconds by the clock in the cores of all peers."""
     begun_at: tuple[float, float] = field(default_factory=lambda: (time.perf_counter(), time.process_time()))
-    """... and since when: seconds by the clock, and of processor time."""
+    """When counting began: seconds by the clock, and of processor time."""
     _sizes: dict[int, tuple[object, int, int]] = field(default_factory=dict)
 
     def begin(self, now: float) -> None:
@@ -93,7 +93,8 @@ class Traffic:
         self.core_seconds += seconds
 
     def core_processor_seconds(self) -> float:
-        """Of all peers: other processes take the same part of the time inside and outside of the cores."""
+        """Return the processor time of all peers' cores: other processes take the same part of the time inside and outside of
+        them."""
         on_the_clock, of_processor = self.begun_at
         elapsed = max(1e-9, time.perf_counter() - on_the_clock)
         return self.core_seconds * (time.process_time() - of_processor) / elapsed
@@ -111,7 +112,8 @@ class Traffic:
 
 
 class TimedPeer(Peer):
-    """Hands on the seconds of each call, by the clock: to ask for processor time may take longer than the call."""
+    """A peer that reports the seconds of each call by the clock, because asking for processor time may take longer than the
+    call."""
 
     def __init__(self, took: Callable[[float], None], *, me: PeerId, cadence: Cadence, agreement: Agreement) -> None:
         super().__init__(me=me, cadence=cadence, agreement=agreement)
@@ -125,7 +127,7 @@ class TimedPeer(Peer):
 
 
 def watch(world: World, traffic: Traffic) -> None:
-    """Count what the machines of the world send, and begin once its second plan is decided."""
+    """Count what the machines of the world send, from the decision on its second plan."""
     send: Callable[..., None] = world.network.send
     decided = world._around.on_decided
 
@@ -144,7 +146,7 @@ def watch(world: World, traffic: Traffic) -> None:
 
 
 def play(arguments: argparse.Namespace) -> tuple[World, Traffic, str]:
-    """The world at the end, its traffic, and which promise was broken, if any."""
+    """Return the world at the end, its traffic, and the promise that was broken, if any."""
     peers, rounds = arguments.peers, arguments.rounds
     rules = Rules(
         work=WorkRules(rounds=rounds, inner_steps=4, max_hosts=arguments.hosts, turn_rounds=4),
@@ -183,19 +185,19 @@ def play(arguments: argparse.Namespace) -> tuple[World, Traffic, str]:
 
 
 def a_few(world: World) -> list[Machine]:
-    """Machines that run."""
+    """Return some machines that run."""
     alive = [machine for machine in world.machines.values() if machine.is_responsive]
     return alive[:: max(1, len(alive) // PEERS_WEIGHED)]
 
 
 def quiet_heartbeat(world: World, traffic: Traffic) -> float:
-    """Bytes of a heartbeat in which no incarnation is news."""
+    """Return the bytes of a heartbeat in which no incarnation is news."""
     members = [(machine.process.agreement.members, machine.clock()) for machine in a_few(world) if machine.process is not None]
     return median(traffic.size(each.heartbeat(now + 2 * each.lease_seconds))[0] for each, now in members)
 
 
 def memory(world: World) -> dict[str, object]:
-    """MiB that one peer keeps, the median of a few, and of them in entries of the ledger."""
+    """Return the MiB that one peer keeps, as the median of a few peers, and those of its ledger entries."""
     some = [machine.process for machine in a_few(world) if machine.process is not None]
     entries = some[0].agreement.ledger.entries
     return {

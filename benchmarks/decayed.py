@@ -25,17 +25,17 @@ from benchmarks.method.store import RESULTS, Record, command_line, key_of, recor
 from benchmarks.tuned import SAMPLES, SEEDS, START, row_of
 
 KEPT = RESULTS / "decayed.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 METHODS = (START, LINEAR)
 
 
 def usual() -> tuned.Runs:
-    """The runs that decay all parameters."""
+    """Return the runs that decay all parameters."""
     return tuned.Runs(records_by_key(tuned.KEPT, []))
 
 
 def matrices_row(method: str) -> Row:
-    """The winner among the tuned rows of a method, but that matrices alone are decayed."""
+    """Return the winner among the tuned rows of a method, with decay of matrices alone."""
     row = row_of(method, usual().winner(method))
     return replace(row, settings=(*row.settings, "inner.decayed=matrices"))
 
@@ -52,7 +52,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """One line per method."""
+    """Return one line per method."""
     lines = ["| row | seeds | `all` | `matrices` | `matrices` minus `all` | by seed |", "|" + "---|" * 6]
     for method in METHODS:
         everything = losses_of(usual().of_winner(method).values())

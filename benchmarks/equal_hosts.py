@@ -1,5 +1,5 @@
-"""Inner steps without a plan of the swarm, for benchmarks in one process: the work of one of several equal hosts, and rows that
-are there."""
+"""Inner steps without a plan of the swarm, for benchmarks in one process: the work of one of several equal hosts, and rows in
+memory."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from adloco_p2p.numerics.batch import Batch
 
 ME = PeerId("benchmark")
 LENGTH, BATCH = 16, 2
-"""Of the rows of `zeros`."""
+"""Length and number of the rows of `zeros`."""
 
 
 def work_of(
@@ -26,8 +26,8 @@ def work_of(
     rounds: int,
     micro: int = 0,
 ) -> RunInner:
-    """Round `number` of `rounds`, as the host at this place has it: `batch` rows of its own in every inner step, `micro` at a
-    time, or all at once."""
+    """Return round `number` of `rounds` as the host at this place has it, with `batch` rows of its own in every inner step,
+    `micro` at a time or all at once."""
     before = number * len(hosts) * batch * inner_steps
     shares = tuple(
         HostShare(
@@ -56,12 +56,12 @@ def work_of(
 
 
 def round_of(instance: InstanceId) -> RunInner:
-    """One inner step of one host."""
+    """Return one inner step of one host."""
     return work_of(0, 0, hosts=[ME], instance=instance, batch=BATCH, inner_steps=1, rounds=10)
 
 
 class InMemory:
-    """A feed whose rows are there: the same ones, again and again."""
+    """A feed that gives the same rows from memory again and again."""
 
     def __init__(self, rows: Batch, *, vocab_size: int) -> None:
         self.vocab_size, self.sequence_length = vocab_size, rows.input_ids.shape[1]
@@ -74,7 +74,7 @@ class InMemory:
         return self._rows.rows(0, num_samples)
 
     def read_ahead(self, num_samples: int) -> None:
-        """They are there."""
+        """Do nothing: the rows are in memory."""
 
     def heldout(self, num_rows: int) -> Batch:
         return self.take(num_rows)
@@ -89,7 +89,7 @@ class InMemory:
         return {}
 
     def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
-        """Nothing to go on from."""
+        """Do nothing: there is no place to go on from."""
 
 
 def zeros() -> InMemory:

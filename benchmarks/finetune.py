@@ -41,12 +41,12 @@ ROWS: dict[str, list[str]] = {
     "sign": ["averaging.codec=sign", "averaging.feedback=1.0"],
 }
 KEPT = Path(__file__).parents[1] / "docs/results/finetune.jsonl.gz"
-"""Records of cells that were trained before; a reader's own go beside them."""
+"""Records of earlier cells; a reader's own go beside them."""
 ME = PeerId("benchmark")
 
 
 class OneOrder:
-    """A feed in which every host reads the one order of instance 0: the hosts of a run do."""
+    """A feed in which every host reads the one order of instance 0, as the hosts of a run do."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -72,7 +72,7 @@ class OneOrder:
 
 
 def round_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> RunInner:
-    """The work of one of so many equal hosts. Every host is an instance of its own here."""
+    """Return the work of one of so many equal hosts; here every host is an instance of its own."""
     batch, rounds = run.batch.initial_batch, run.work.rounds
     assert rounds is not None and batch % num_hosts == 0, "the batch is dealt equally"
     peers = [PeerId(f"host {place}") for place in range(num_hosts)]
@@ -82,7 +82,7 @@ def round_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> R
 
 
 def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
-    """Held-out losses before and after the run, and the bytes that a host sends in a round, one way."""
+    """Return held-out losses before and after the run, and the bytes that a host sends in a round, one way."""
     assert run.work.rounds is not None
     steps, own = run.work.inner_steps, run.batch.initial_batch // num_hosts
     engine = Hosting(run, PeerConfig(num_threads=1, max_micro_batch=own), ME, OneOrder(feed))
@@ -106,12 +106,13 @@ def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
 
 
 def key_of(config: Path, settings: Sequence[str], num_hosts: int) -> str:
-    """Names a cell by all that its result depends on, beside the code and the bytes of model and data: their paths count."""
+    """Return the key of a cell: a digest of all that its result depends on, except the code and the bytes of model and data,
+    which count by their paths."""
     return digest_of([config.read_text("utf-8"), list(settings), num_hosts])
 
 
 def train_cells(arguments: argparse.Namespace) -> None:
-    """All rows of one seed before the next seed, so that an early end leaves whole tables."""
+    """Train all rows of one seed before the next seed, so that an early end leaves whole tables."""
     torch.set_num_threads(1)
     done = set(records_by_key(KEPT, [arguments.output]))
     for seed, row, rate in (
@@ -133,7 +134,7 @@ def train_cells(arguments: argparse.Namespace) -> None:
 
 
 def best(records: Sequence[Record], row: str, settings: Sequence[str] = ()) -> dict[int, Record]:
-    """Of each seed the record of the rate with the lowest last loss. Records with other further settings are another
+    """Return for each seed the record of the rate with the lowest last loss. Records with other further settings are another
     experiment."""
     found: dict[int, Record] = {}
     for record in records:
@@ -144,8 +145,8 @@ def best(records: Sequence[Record], row: str, settings: Sequence[str] = ()) -> d
 
 
 def gains(records: Sequence[Record], row: str, settings: Sequence[str] = ()) -> tuple[Estimate, Estimate] | None:
-    """How much of the single process's drop the row reaches, and by how much it ends above it, both at their best rate, over
-    the seeds that both have."""
+    """Return how much of the single process's drop the row reaches, and by how much it ends above it, both at their best rate,
+    over the seeds that both have."""
     single, other = best(records, "one", settings), best(records, row, settings)
     common = sorted(single.keys() & other.keys())
     if not common:

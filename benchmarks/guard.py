@@ -35,16 +35,16 @@ ATTACKED = [
 
 @dataclass(slots=True)
 class Watched:
-    """One run under the guard."""
+    """The figures of one run under the guard."""
 
     rises: list[float] = field(default_factory=list)
-    """Per judged round."""
+    """The rise of the loss in each judged round."""
     alarms: int = 0
     loss: float | None = None
     measuring_seconds: float = 0.0
-    """Of one host of the pair, per round."""
+    """Seconds of one host of the pair, per round."""
     training_seconds: float = 0.0
-    """Of one host, per round."""
+    """Seconds of one host, per round."""
 
 
 def watched(cell: Cell, seed: int, *, acts: bool) -> Watched:

@@ -33,7 +33,7 @@ from benchmarks.equal_hosts import ME, InMemory, round_of
 
 ONE = InstanceId(0)
 SAMPLES, BATCHES = 8, 12
-"""Of one turn."""
+"""Samples and batches of one turn."""
 TURNS = 3
 TARGET = 2.0
 

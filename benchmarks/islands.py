@@ -29,7 +29,7 @@ from benchmarks.method.run import BASE, run_row
 from benchmarks.method.store import RESULTS, Record, command_line, key_of, pack, records_by_key, train_missing
 
 KEPT = RESULTS / "islands.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 SECONDS = 5400.0
 """Emulated time of every run: 1,080 inner steps without any communication."""
 NUM_ISLANDS = 2
@@ -45,9 +45,10 @@ PLANNED = {
     (2, MERGED.format(4)),
     (2, MERGED.format(8)),
 }
-"""Hosts of an island and name of the rows that answer the three questions of the first lines."""
+"""The rows that answer the three planned questions, by hosts of an island and name."""
 BASES = ("one instance, int8, H 128", ALONE)
-"""What others are held against: one instance over all, with the H that ends lowest on these seeds; and half of the machines."""
+"""The rows with which others are compared: one instance over all, with the H that ends lowest on these seeds; and half of the
+machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +58,14 @@ class Arm:
     name: str
     hosts: int
     clock: str
-    """Which profile of these islands."""
+    """The profile of these islands, by name."""
     inner_steps: int = 16
     momentum: float = 0.5
     instances: int = 1
     merged_every: int = 0
-    """Rounds; 0: at the end only."""
+    """Rounds between merges; 0: at the end only."""
     warm_up: int = 0
-    """Rounds before the fork, all hosts on one instance, which has the batch that each copy has later; 0: equal starts."""
+    """Rounds before the fork, with all hosts on one instance, which has the batch that each copy has later; 0: equal starts."""
     islands: int = NUM_ISLANDS
     has_overlap: bool = False
     is_guarded: bool = False
@@ -100,7 +101,7 @@ class Arm:
 
     @property
     def steps(self) -> int:
-        """Inner steps of every host that fit SECONDS, with the averages and merges that belong to them."""
+        """Inner steps of every host that fit SECONDS, with their averages and merges."""
         profile = self.profile
         step, computing = profile.machine.inner_step(BATCH), self.inner_steps * profile.machine.inner_step(BATCH)
         averaging = profile.averaging(profile.payload_bytes, range(self.num_hosts // self.instances))
@@ -124,14 +125,15 @@ class Arm:
 
 
 def _merging(profile: Profile, hosts: int) -> float:
-    """Seconds in which every host of an island fetches the state of the other island's instance, one after another."""
+    """Return the seconds in which every host of an island fetches the state of the other island's instance, one after
+    another."""
     assert profile.islands is not None
     uplink = profile.islands.uplink
     return hosts * uplink.transfer(profile.state_bytes) + uplink.latency_seconds
 
 
 def arms(hosts: int) -> list[Arm]:
-    """What matters most is trained first."""
+    """Return the arms, the most important ones first."""
     fits = 16 * hosts  # inner steps that last as long as the average
 
     def together(name: str, inner_steps: int, *, momentum: float = 0.5, clock: str = "int8", has_overlap: bool = False) -> Arm:
@@ -181,7 +183,7 @@ def _key(arm: Arm, seed: int) -> str:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """All rows of one seed before the next seed."""
+    """Train all rows of one seed before the next seed."""
     wanted = [(arm, seed) for seed in arguments.seeds for hosts in arguments.hosts for arm in arms(hosts)]
     wanted = [(arm, seed) for arm, seed in wanted if not arguments.planned or (arm.hosts, arm.name) in PLANNED]
     jobs = ((_key(arm, seed), partial(run_row, arm.row, seed, samples=arm.samples)) for arm, seed in wanted)
@@ -189,7 +191,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    """The table of docs/results/method.md, and the packed records, by their keys."""
+    """Write the table of docs/results/method.md, and the packed records, by their keys."""
     records = records_by_key(KEPT, arguments.runs)
     seeds = sorted({record["seed"] for record in records.values()})
     every = [arm for hosts in SIZES for arm in arms(hosts)]
@@ -199,7 +201,8 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def table(runs: Mapping[str, Mapping[int, Record]]) -> list[str]:
-    """Final losses after the same emulated time, and what each lies above the rows of BASES, of the same islands and seed."""
+    """Return final losses after the same emulated time, and their difference to the rows of BASES with the same islands and
+    seed."""
     lines = [
         "| islands: row | seeds | rounds | inner steps | minutes | computing | final loss | minus one instance, H 128"
         " | minus one island alone |",

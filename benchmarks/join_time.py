@@ -5,7 +5,7 @@
 
 A swarm of real processes on loopback; once its peers average with each other, one more
 
-- joins with an empty directory (cold): when it says and writes what, counted from the start of its process;
+- joins with an empty directory (cold): the times of its output and events, counted from the start of its process;
 - is asked to stop (SIGINT): from its last event to the moment at which each of the others noted that it left;
 - joins again with its directory (warm);
 - is killed (SIGKILL) and started again at once: until each of the others noted it (its host is gone, or was back before anybody
@@ -47,7 +47,7 @@ SAYINGS = {
     "directory opened": "reading the text",
     "text read": "building the model",
 }
-"""Lines that a joiner prints when this is done, in its order."""
+"""The lines that a joiner prints at each step, in their order."""
 NOTES = ("left", "suspected", "returned")
 """Events by which others show that they have noticed a kill."""
 
@@ -56,7 +56,7 @@ OWN_PEERS = ("admission.kind=open", "admission.probation_rounds=0")
 
 
 def piped(command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
-    """The process with its output for this program, which notes when each line came."""
+    """Start the process with its output for this program, which notes when each line came."""
     return subprocess.Popen(command, **options | {"stdout": subprocess.PIPE, "text": True})
 
 
@@ -67,7 +67,7 @@ class Peer(Member):
     popen: Callable[..., Any] = piped
     began: float = field(init=False)
     lines: list[tuple[float, str]] = field(init=False)
-    """Its output in this start, with wall clock times."""
+    """Its output in this life, with wall clock times."""
     samples: list[tuple[float, float]] = field(init=False)
     """Processor seconds of its process in this life, with wall clock times."""
 
@@ -107,7 +107,7 @@ class Peer(Member):
 
 
 def timed(folder: Path, name: str, *arguments: object, step_seconds: float = 0.0) -> Peer:
-    """A node on loopback that is to be started; `step_seconds`: see `paced`."""
+    """Return a node on loopback, not yet started; `step_seconds`: see `paced`."""
     command = node_command(*arguments, workdir=folder / name, listen=LOOPBACK, program=paced(step_seconds))
     return Peer(workdir=folder / name, command=command)
 
@@ -127,7 +127,7 @@ class Waiter:
     peers: list[Peer]
 
     def wait(self, look: Callable[[], Any], what: str) -> Any:
-        """The result of `look`, once there is one. Raises Impatient."""
+        """Return the result of `look`, once there is one. Raises Impatient."""
         while not (found := look()):
             if time.monotonic() > self.deadline:
                 said = "\n".join(line for peer in self.peers for _, line in peer.lines[-5:])
@@ -137,7 +137,7 @@ class Waiter:
 
 
 class Machine:
-    """How busy the processor is, from here on."""
+    """The load of the processor from here on."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -155,7 +155,7 @@ def _busy_seconds() -> float:
 
 
 def _own_seconds() -> float:
-    """Of all that was started here, whether it lives or has ended."""
+    """Return the processor seconds of all processes that were started here, live or ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = ended.ru_utime + ended.ru_stime
     for process in psutil.Process().children(recursive=True):
@@ -169,7 +169,7 @@ Row = tuple[float, float | None]
 
 
 def phases(peer: Peer, waiter: Waiter) -> dict[str, Row]:
-    """From the start of the process."""
+    """Return the phases from the start of the process."""
     counted = waiter.wait(lambda: peer.first("first_contribution", since=peer.began), "the first counted contribution")
     moments = {phase: said[0] for phase, prefix in SAYINGS.items() if (said := peer.said(prefix)) is not None}
     started = peer.first("started", since=peer.began)
@@ -192,7 +192,7 @@ def leave(peer: Peer, others: Sequence[Peer], waiter: Waiter) -> dict[str, Row]:
 
 
 def missed(others: Sequence[Peer], gone: str, *, since: float, waiter: Waiter) -> float:
-    """When the last of the others wrote that this peer left."""
+    """Return when the last of the others wrote that this peer left."""
 
     def look() -> list[Event] | None:
         found = [other.first("left", since=since, fits=lambda event: event["peer"] == gone) for other in others]
@@ -229,7 +229,7 @@ def kill_and_restart(peer: Peer, others: Sequence[Peer], waiter: Waiter) -> dict
 
 
 def shares_under_way(others: Sequence[Peer], peer: str, at: float) -> set[tuple[int, int]]:
-    """Round and instances of the earliest plan with a share for the peer that nobody had completed."""
+    """Return the shares of the peer in the earliest plan that nobody had completed: round and instance of each."""
     events = [event for other in others for event in other.events() if event["time"] < at]
     done = {(event["round"], event["instance"]) for event in events if event["event"] == "round"}
     planned = {

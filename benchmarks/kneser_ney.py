@@ -27,8 +27,8 @@ class KneserNeyTable(NgramTable):
 
 
 def discounts(count: np.ndarray) -> np.ndarray:
-    """[4]: of a gram that was counted 0, 1, 2, 3 or more times. Where a count of counts is 0 its estimate has no meaning, and
-    stays between nothing and the count."""
+    """Return the discounts [4] of a gram that was counted 0, 1, 2, 3 or more times. Where a count of counts is 0 the estimate
+    has no meaning, and stays between nothing and the count."""
     of = [max(1, int((count == times).sum())) for times in range(1, 5)]
     part = of[0] / (of[0] + 2 * of[1])
     found = [times - (times + 1) * part * of[times] / of[times - 1] for times in (1, 2, 3)]

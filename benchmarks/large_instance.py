@@ -1,4 +1,4 @@
-"""One average among many hosts, each a real process on loopback: what a large instance costs beside its vector.
+"""The cost of a large instance beside its vector: one average among many hosts, each a real process on loopback.
 
     python -m benchmarks.large_instance --out DIRECTORY [--peers 8 16 36] [--thousands 250] [--codec float16] [--rule robust]
                                         [--rounds 3] [--done 0.5] [--seconds 300]
@@ -48,7 +48,7 @@ LOOK_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The same for all processes."""
+    """The plan of the measurement, the same for all processes."""
 
     sizes: tuple[int, ...]
     """Hosts of each average, ascending."""
@@ -69,7 +69,7 @@ class Plan:
 
 
 class Host:
-    """One process, its daemon and its averager."""
+    """One process with its daemon and its averager."""
 
     def __init__(self, rank: int, plan: Plan, runner: asyncio.Runner, director: Director) -> None:
         self._rank, self._plan, self._runner = rank, plan, runner
@@ -82,7 +82,7 @@ class Host:
             "meter": self.meter,
         }
         p2p, self.averager = runner.run(begin_averager(identity, listen=(LOOPBACK,), **settings))
-        self._identity = identity  # its file lasts as long as it does
+        self._identity = identity  # the file of the identity lasts as long as this object
         addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial_lower_ranks(p2p, addresses, rank))
         self._names = [PeerId(name) for name in director.tell("share", p2p.peer_id.to_base58())]
@@ -91,20 +91,20 @@ class Host:
         self.decisions: list[Digest | None] = [None]
 
     async def average(self, name: str, members: Sequence[int], **more: Any) -> str:
-        """The digest of the result."""
+        """Return the digest of the result."""
         weights = tuple((self._names[member], 1) for member in members)
         asked = unplanned(key=canonical.digest(name), weights=weights, timeout_seconds=self._plan.seconds, **more)
         averaged = await self.averager.average(asked, self._vector, on_decided=self.decisions.append)
         return averaged.finished.digest
 
     async def die_at(self, sent_bytes: float) -> None:
-        """Kill -9 of this process and its daemon, once so much has been sent."""
+        """Kill this process and its daemon by -9, once so much has been sent."""
         while self.meter.sent_bytes < sent_bytes:  # noqa: ASYNC110 - a count of bytes, which nobody announces
             await asyncio.sleep(LOOK_SECONDS)
         os.killpg(0, signal.SIGKILL)
 
     async def disturbed(self, director: Director, whole_bytes: int) -> str:
-        """The average in which the victim dies, and the one after it."""
+        """Do the average in which the victim dies, and the one after it."""
         members, victim = range(self._plan.sizes[-1]), self._plan.victim
         if self._rank == victim:
             dying = asyncio.create_task(self.die_at(self.meter.sent_bytes + self._plan.done * whole_bytes))
@@ -125,7 +125,7 @@ class Host:
 
 
 def act(rank: int, plan: Plan) -> None:
-    """The process of one host."""
+    """Run the process of one host."""
     torch.set_num_threads(1)
     director = Director()
     with asyncio.Runner() as runner:
@@ -154,7 +154,7 @@ def act(rank: int, plan: Plan) -> None:
 
 
 def undisturbed(peers: DirectedPeers, plan: Plan) -> list[dict[str, float]]:
-    """What the averages of each size cost: medians over the rounds after the first."""
+    """Return the cost of the averages of each size: medians over the rounds after the first."""
     rows = []
     print(f"{'hosts':>5}{'seconds':>9}{'MB':>8}{'vector':>8}{'rest kB':>9}{'cpu s':>7}{'open':>6}")
     for size in plan.sizes:
@@ -174,7 +174,7 @@ def undisturbed(peers: DirectedPeers, plan: Plan) -> list[dict[str, float]]:
 
 
 def disturbed(peers: DirectedPeers, plan: Plan, victim: subprocess.Popen[bytes]) -> dict[str, float]:
-    """The average with a kill."""
+    """Return the cost of the average with a kill."""
     peers.expect("begin")
     begun = time.monotonic()
     peers.answer(None)

@@ -1,4 +1,4 @@
-"""What reaches a newcomer while it pulls the ledger of a run, and how long that takes: whole agreements in virtual time.
+"""The bytes and seconds in which a newcomer pulls the ledger of a run: whole agreements in virtual time.
 
     python -m benchmarks.ledger_donors [--hosts 100] [--rounds 60] [--megabits 2 20] [--liars 0] [--trickle 1.8] [--out FILE]
 
@@ -32,16 +32,16 @@ from tests.swarm.large_ledger import LargeSwarm
 
 DELAY_SECONDS = 0.05
 UPLINK_BYTES_PER_SECOND = 0.5 * (1 << 20)
-"""What one peer sends another at most."""
+"""The most that one peer sends another."""
 TICK_SECONDS = 1.0
 END_SECONDS = 120.0
 
 
 class Fetch:
-    """One newcomer and the members that it asks; `played` until it has the ledger."""
+    """One newcomer and the members that it asks; `played` runs until it has the ledger."""
 
     def __init__(self, swarm: LargeSwarm, *, downlink: float, liars: int, trickle_seconds: float) -> None:
-        """`downlink`: of the newcomer, in bytes per second. `trickle_seconds`: by which the answer of a liar is late."""
+        """`downlink`: the newcomer's, in bytes per second. `trickle_seconds`: how late the answer of a liar is."""
         self.queue = EventQueue()
         self.random = Random(1)
         self.swarm = swarm
@@ -49,7 +49,7 @@ class Fetch:
         self.me = newcomer.peer_id
         joiner = swarm.agreement(self.me, identity=newcomer, knows_all=False, verify=_trusting, draw=self.random.random)
         self.peers: dict[PeerId, GossipAgreement] = {self.me: joiner}
-        """Members from the newcomer's first message to them on."""
+        """The members, from the newcomer's first message to them on."""
         self.liars = frozenset(roster_of(swarm.genesis)[:liars])
         self.downlink = downlink
         self.trickle_seconds = trickle_seconds
@@ -90,14 +90,14 @@ class Fetch:
             self.found["bytes"] += size
             self.found["heartbeat_bytes"] += size if isinstance(message, Heartbeat) else 0
         elif sender != self.me:
-            return  # what members send each other changes nothing here
+            return  # messages between members change nothing here
         elif receiver not in self.peers:
             self.peers[receiver] = self.swarm.agreement(receiver, knows_all=True, verify=_trusting, draw=self.random.random)
             self.queue.after(self.random.random(), self._tick, receiver)
         self.queue.at(arrives_at, self._arrive, sender, receiver, message)
 
     def _size(self, message: object) -> int:
-        """As it travels. Members send the same entries again and again."""
+        """Return the size as the message travels. Members send the same entries again and again."""
         key = tuple(entry.value.plan for entry in message.entries) if isinstance(message, Entries) else ()
         size = self._sizes.get(key)
         if size is None:
@@ -120,7 +120,7 @@ class Fetch:
 
 
 def _trusting(*_: object) -> bool:
-    """Signatures take the processor's time, which does not count here."""
+    """Accept a signature unchecked: processor time does not count here."""
     return True
 
 

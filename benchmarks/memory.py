@@ -10,7 +10,7 @@ back what is free: what backward makes and forgets, with the same few rows at tw
 Instances: what one more hosted instance adds to the resident memory of a process, beside the shared model, gradient and
 activations. Expected are 4 local parameters, 8 AdamW moments, 4 outer parameters, 4 outer momentum.
 Process: the most that a node ever held resident until it had averaged a few times with another one and both had left, minus
-the same of a model that is next to nothing, per parameter: everything counts, whatever holds it. On a CPU it is device and
+the same for a negligible model, per parameter: everything counts, whatever holds it. On a CPU it is device and
 host together.
 """
 
@@ -40,11 +40,11 @@ ONE = InstanceId(0)
 ARCHITECTURE = RunConfig().model.architecture | {"hidden_size": 480, "intermediate_size": 1296}
 NUM_INSTANCES = 4
 LIMITS = {"device": 16.0, "host": 32.0}
-"""Bytes per parameter."""
+"""Limits in bytes per parameter."""
 SIZES = (64, 768)
 """Widths of the two models of the processes."""
 DEPTHS = (4, 8)
-"""Layers of the models whose scratch is measured; both of the larger width."""
+"""Layers of the models whose scratch is measured, both of the larger width."""
 COMMON_ROUNDS = 4
 """Rounds that both nodes must have trained. However slow the machine is, the second one joins meanwhile."""
 LAST_SECONDS = 900.0
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--fragments", nargs="+", type=int, help="with --only tensors")
     parser.add_argument("--codecs", nargs="+", default=["float32", "int8"], metavar="NAME")
     arguments = parser.parse_args()
-    if arguments.only in (None, "instances"):  # first: what others free would serve it, uncounted
+    if arguments.only in (None, "instances"):  # first, because memory that others free would serve it uncounted
         measure_instances()
     for count in arguments.fragments or ():
         measure_ahead(count)
@@ -80,7 +80,7 @@ def measure_tensors() -> None:
     work = round_of(ONE)
     served = [peer.state(ONE)]
     kept: tuple[torch.Tensor, ...] = ()
-    for _ in range(3):  # from the third round on two boundaries' states are there, and what is kept of the last average
+    for _ in range(3):  # from the third round on there are two boundaries' states and what is kept of the last average
         peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
         show("inner steps", peer, served, kept)
         contribution = peer.pseudo_gradient(ONE)
@@ -102,7 +102,7 @@ def measure_tensors() -> None:
 
 
 def measure_ahead(num_fragments: int) -> None:
-    """The same where a round's inner steps begin while the one before is averaged."""
+    """Measure the tensors where a round's inner steps begin while the one before is averaged."""
     outer = OuterConfig(overlap="streaming" if num_fragments > 1 else "forecast")
     averaging = AveragingConfig(fragments=num_fragments)
     run = RunConfig(model=ModelConfig(architecture=ARCHITECTURE), outer=outer, averaging=averaging)
@@ -132,7 +132,7 @@ def measure_ahead(num_fragments: int) -> None:
 
 
 def show(moment: str, peer: Hosting, *held: object) -> None:
-    """`held`: what the node keeps at this moment; alive, so counted."""
+    """Print the bytes. `held`: what the node keeps at this moment; the arguments keep it alive, so it counts."""
     del held
     on_device = [peer._shell.gradient, peer._instances[ONE].local, *_optimizer_state(peer)]
     device = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in on_device}
@@ -193,7 +193,7 @@ def measure_instances() -> None:
         peer.run_inner(round_of(instance), should_stop=lambda: False, on_progress=lambda *_: None)
         peer.apply_outer(instance, peer.pseudo_gradient(instance), round=0)
         after = sum(resident_bytes(os.getpid()))
-        # the first round also makes activations and library buffers
+        # The first round also makes activations and library buffers.
         added = f"{(after - before) / peer.num_parameters:39.1f}" if number else ""
         print(f"{number + 1:9d}  {after / 2**20:12.0f}  {added}", flush=True)
         before = after
@@ -220,7 +220,7 @@ def measure_processes(codec: str) -> None:
 
 
 def peak_of_two_nodes(folder: Path, *, codec: str, width: int) -> int:
-    """Most resident bytes of the first node."""
+    """Return the most resident bytes of the first node."""
     model = llama(width=width, layers=4, heads=width // 64, intermediate=width * 8 // 3)
     document = {
         "name": f"memory-{codec}-{width}",

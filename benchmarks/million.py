@@ -48,7 +48,7 @@ from benchmarks.text_runs import POINTS, Runs, Scale, price_table, run_table, tu
 
 PARAMETERS = 1_313_488
 SAMPLES = 102_400
-"""Of 256 tokens: 20 tokens per parameter, in whole rounds. Of the parameters 180,224 are the tied embedding."""
+"""Samples of 256 tokens: 20 tokens per parameter, in whole rounds. 180,224 of the parameters are the tied embedding."""
 SCALE = Scale(
     kept=RESULTS / "million.jsonl.gz",
     vocab_size=1024,
@@ -61,7 +61,7 @@ SCALE = Scale(
 SEEDS = [1, 2, 3]
 KINDS = {"AdamW": "adamw", "Muon": "muon"}
 RATES = {"adamw": ("3.75e-4", "7.5e-4", "1.5e-3", "3e-3", "6e-3", "1.2e-2"), "muon": ("5e-3", "1e-2", "2e-2", "4e-2")}
-"""Tried on the tuning seed."""
+"""The learning rates that are tried on the tuning seed."""
 
 _SHAPE = {
     "hidden_size": 176,
@@ -75,17 +75,17 @@ HOSTS, H = 4, 16
 START, DOUBLE, LARGEST, SLOW_CAP = 32, 64, 128, 76
 BOUND = "1.07"
 HELD = 64
-"""Rows that a device may hold at once: more than any host gets, and few enough that sixteen processes find room."""
+"""Rows that a device may hold at once: more than any host gets, and few enough for sixteen processes."""
 KERNELS, MUON_KERNELS, TEST_KERNELS = 400, 490, 180
-"""Of an inner step of one host, counted as operations of torch: with AdamW, more with Muon, more with the statistics of the
-batch test. They set the order of the runs, nothing else."""
+"""Kernels in an inner step of one host, counted as operations of torch: with AdamW, more with Muon, more with the statistics of
+the batch test. They only set the order of the runs."""
 
 
 # --- the rows --------------------------------------------------------------------------------------------------------
 
 
 def fixed(kind: str, rate: str, batch: int = START) -> Row:
-    """A constant batch, with the learning rate times the root of what it is of START."""
+    """Return a row with a constant batch, and the learning rate times the root of its ratio to START."""
     own = rate if batch == START else f"{float(rate) * sqrt(batch / START):.3g}"
     settings = (*_COMMON, f"inner.kind={KINDS[kind]}", f"inner.learning_rate={own}")
     row = diloco(batch, H, *settings, momentum=0.5, name=f"DiLoCo B {batch} H {H}, {kind}")
@@ -93,14 +93,14 @@ def fixed(kind: str, rate: str, batch: int = START) -> Row:
 
 
 def growing(name: str, kind: str, rate: str, *more: str, most: int = LARGEST) -> Row:
-    """A batch that grows from START to `most` at most, the learning rate with its root."""
+    """Return a row whose batch grows from START to `most` at most, the learning rate with its root."""
     optimizer = (f"inner.kind={KINDS[kind]}", f"inner.learning_rate={rate}", "inner.batch_scaling=sqrt")
     batches = (f"batch.initial_batch={START}", f"batch.max_batch={most}", f"work.inner_steps={H}")
     return adloco(f"{name}, {kind}", *_COMMON, *optimizer, *batches, *more, micro_batch_limit=HELD)
 
 
 def slow(kind: str, rate: str) -> Row:
-    """The batch test with bounded growth."""
+    """Return a row of the batch test with bounded growth."""
     bounded = (f"batch.eta={SHIPPED_ETA}", f"batch.growth_cap={BOUND}")
     return growing(f"AdLoCo, growth {BOUND}, at most {SLOW_CAP}", kind, rate, *bounded, most=SLOW_CAP)
 
@@ -110,12 +110,12 @@ def schedule(name: str, kind: str, rate: str, ramp: str) -> Row:
 
 
 def tuning(kind: str) -> Mapping[str, Row]:
-    """What is tried, by its constant."""
+    """Return the rows that are tried, by their constant."""
     return {rate: fixed(kind, rate) for rate in RATES[KINDS[kind]]}
 
 
 def planned(kind: str, rate: str) -> list[Row]:
-    """DiLoCo, and three ways to half its rounds."""
+    """Return DiLoCo, and three ways to half its rounds."""
     ramp = schedule(f"linear ramp {START} -> {LARGEST}", kind, rate, "linear")
     return [fixed(kind, rate), slow(kind, rate), ramp, fixed(kind, rate, DOUBLE)]
 
@@ -137,7 +137,7 @@ class Job:
 
     @property
     def cost(self) -> float:
-        """Kernels of the run, about; growing batches take some half of DiLoCo's steps."""
+        """The approximate kernels of the run; growing batches take about half of DiLoCo's steps."""
         settings = dict(setting.split("=", 1) for setting in self.row.settings)
         is_fixed = settings.get("mode") == "diloco"
         batch = int(settings["batch.initial_batch"]) if is_fixed else DOUBLE
@@ -151,8 +151,8 @@ class Job:
 
 
 def wanted(runs: Runs, seeds: Sequence[int]) -> list[Job]:
-    """What can start now and has no record, in this order: tuning, the planned rows of one seed after the other, the rest; the
-    longest first in each."""
+    """Return the jobs that can start now and have no record, in this order: tuning, the planned rows of one seed after the
+    other, the rest; the longest first in each."""
     tried = {kind: [Job(row, TUNING_SEED) for row in tuning(kind).values()] for kind in KINDS}
     parts = [[job for jobs in tried.values() for job in jobs]]
     best = [
@@ -165,15 +165,15 @@ def wanted(runs: Runs, seeds: Sequence[int]) -> list[Job]:
 
 
 def train(job: Job, text: Path, device: str) -> Record:
-    """In a process of its own."""
+    """Train in a process of its own."""
     rows, samples = kept_prepared(text, SCALE.vocab_size)[0], SCALE.samples_of(job.seed)
     record = run_row(job.row, job.seed, samples=samples, text=(rows, SCALE.vocab_size), points=POINTS, device=device)
     return {**record, "device": torch.cuda.get_device_name() if device == "cuda" else device}
 
 
 def train_all(arguments: argparse.Namespace) -> None:
-    """So many runs at once, each in a new process. A record is written as soon as it is there, and no run is started that would
-    outlast the time by the pace so far: an early end costs the runs under way and no others."""
+    """Do so many runs at once, each in a new process. A record is written as soon as it is there, and no run starts that would
+    exceed the time by the pace so far, so an early end costs only the runs under way."""
     ends_at = time.monotonic() + arguments.seconds
     runs = Runs(SCALE, arguments.output, text=text_of(kept_text(arguments.text)))
     running: dict[Job, float] = {}
@@ -211,14 +211,14 @@ def _ended(ended: SimpleQueue[tuple[Job, Record | BaseException]], job: Job, res
 
 
 def kept_text(path: Path) -> Prepared:
-    """Of a file, which is written where there is none: from the packages, in minutes."""
+    """Return the text of a file, which is made from the packages in minutes where there is none."""
     if not path.exists():
         keep_prepared(path, SCALE.prepared())
     return kept_prepared(path, SCALE.vocab_size)
 
 
 def text_of(text: Prepared) -> str:
-    """The digest of the text and the size of its vocabulary."""
+    """Return the digest of the text and the size of its vocabulary."""
     return f"{text[1]} in {SCALE.vocab_size} tokens"
 
 
@@ -230,7 +230,7 @@ def count(arguments: argparse.Namespace) -> None:
 
 
 def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
-    """With the best rates so far, where the tuning is not complete."""
+    """Return the tables, with the best rates so far where the tuning is not complete."""
     rows: list[Row] = []
     compared: list[tuple[Row, Row]] = []
     for kind in KINDS:

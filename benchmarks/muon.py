@@ -30,14 +30,14 @@ from benchmarks.method.run import BASE, indexed, load_base, run_row
 from benchmarks.method.store import RESULTS, Record, Store, command_line, key_of, pack
 
 KEPT = RESULTS / "muon.jsonl.gz"
-"""Records of cells that were trained before; a reader's own go beside them."""
+"""Records of earlier cells; a reader's own go beside them."""
 TOKENS_PER_PARAMETER = 20
 BATCHES = ("constant", "adaptive")
 KINDS = ("adamw", "muon")
 SEEDS = [1, 2, 3]
 STEPS_TIMED = 24
 TURNS = 5
-"""Times that each step is timed, the two optimizers in turn; the shortest counts, since other work only adds."""
+"""How often each step is timed, the two optimizers in turn; the shortest time counts, since other work only adds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ SIZES = {
 
 
 def row_of(size: str, batch: str, kind: str, rate: str) -> Row:
-    """One way to train; `constant` and `adaptive` are the rows of docs/results/method.md with batch 8 and H 32."""
+    """Return one way to train; `constant` and `adaptive` are the rows of docs/results/method.md with batch 8 and H 32."""
     own = (*SIZES[size].settings, f"inner.kind={kind}", f"inner.learning_rate={rate}")
     name = f"{size}, {batch} batch, {kind}, rate {rate}"
     if batch == "constant":
@@ -85,7 +85,7 @@ def row_of(size: str, batch: str, kind: str, rate: str) -> Row:
 
 
 class Cells(Store):
-    """Trained where they are missing."""
+    """Records of cells, which are trained where they are missing."""
 
     def __init__(self, *files: Path) -> None:
         super().__init__(KEPT, *files)
@@ -95,7 +95,7 @@ class Cells(Store):
         return self.records.get(key_of(row, seed, samples=samples, base=self._base))
 
     def train(self, row: Row, seed: int, samples: int) -> Record:
-        """The record of this cell. Takes from seconds to hours where there is none yet."""
+        """Return the record of this cell. Takes from seconds to hours where there is none yet."""
         found = self.find(row, seed, samples)
         return found if found is not None else self._add(row, seed, samples)
 
@@ -107,12 +107,12 @@ class Cells(Store):
         return record
 
     def machine(self, size: str, kind: str) -> Machine | None:
-        """How long this model's inner steps were measured to take."""
+        """Return the measured times of this model's inner steps."""
         record = self.records.get(f"step {size} {kind}")
         return None if record is None else Machine(step_seconds=record["step"], sample_seconds=record["sample"])
 
     def time_steps(self, size: str) -> None:
-        """Measure them, where it was not done."""
+        """Measure the times of the steps, where that was not done."""
         if all(self.machine(size, kind) is not None for kind in KINDS):
             return
         for kind, machine in timed_steps(size).items():
@@ -120,19 +120,19 @@ class Cells(Store):
             self.keep(f"step {size} {kind}", {"row": f"{size}, {kind}: a step", **record})
 
     def best_rate(self, size: str, batch: str, kind: str) -> str | None:
-        """Of those that were tried on the tuning seed, all of which must be there."""
+        """Return the best of the rates that were tried on the tuning seed; None unless all were tried."""
         losses = self.tried(size, batch, kind)
         return min(losses, key=losses.__getitem__) if len(losses) == len(SIZES[size].rates[kind]) else None
 
     def tried(self, size: str, batch: str, kind: str) -> dict[str, float]:
-        """Final losses of the tuning seed, by rate."""
+        """Return final losses of the tuning seed, by rate."""
         rows = {rate: row_of(size, batch, kind, rate) for rate in SIZES[size].rates[kind]}
         found = {rate: self.find(row, TUNING_SEED, SIZES[size].samples) for rate, row in rows.items()}
         return {rate: record["loss"] for rate, record in found.items() if record is not None}
 
 
 def timed_steps(size: str) -> dict[str, Machine]:
-    """Processor seconds of an inner step: through two and sixteen samples a host goes a line."""
+    """Return processor seconds of an inner step, by a line through the times for two and sixteen samples a host."""
     torch.set_num_threads(1)
     shortest: dict[tuple[str, int], float] = {}
     hosts: dict[tuple[str, int], Iterator[float]] = {(kind, b): _steps(size, kind, b) for kind in KINDS for b in (2, 16)}
@@ -148,7 +148,7 @@ def timed_steps(size: str) -> dict[str, Machine]:
 
 
 def _steps(size: str, kind: str, batch: int) -> Iterator[float]:
-    """Processor seconds of a step on `batch` samples, again and again."""
+    """Yield processor seconds of a step on `batch` samples, again and again."""
     settings = [*row_of(size, "constant", kind, "1e-3").settings, f"batch.initial_batch={batch}"]
     run = load_base([*settings, f"work.inner_steps={STEPS_TIMED}", "work.rounds=1000"])
     rows, vocab_size = indexed()
@@ -165,12 +165,12 @@ def _steps(size: str, kind: str, batch: int) -> Iterator[float]:
 
 
 def computing_seconds(record: Record, machine: Machine) -> float:
-    """Of the slowest host in each round, over the run; `log` has one instance per round."""
+    """Return the seconds of the slowest host in each round, over the run; `log` has one instance per round."""
     return sum(steps * machine.inner_step(batch) for ((_, batch, steps, _),) in record["log"])
 
 
 def train_cells(arguments: argparse.Namespace) -> None:
-    """Tuning first, then all cells of one seed before the next, so that an early end leaves whole pairs."""
+    """Tune first, then train all cells of one seed before the next, so that an early end leaves whole pairs."""
     torch.set_num_threads(1)
     cells = Cells(arguments.output)
     for size in arguments.size:
@@ -194,7 +194,7 @@ def _best_row(cells: Cells, size: str, batch: str, kind: str) -> Row:
 
 
 def short_samples(cells: Cells, size: str, batch: str) -> int:
-    """Samples with which Muon takes about the time of AdamW with all: from the runs of the tuning seed."""
+    """Return the samples with which Muon takes about the time of AdamW with all, from the runs of the tuning seed."""
     seconds = {}
     for kind in KINDS:
         record = cells.find(_best_row(cells, size, batch, kind), TUNING_SEED, SIZES[size].samples)
@@ -212,7 +212,7 @@ def _over(records: Mapping[int, Record], machine: Machine) -> Estimate:
 
 
 def table(cells: Cells, seeds: list[int]) -> list[str]:
-    """One line for each size and batch that has a whole seed."""
+    """Return one line for each size and batch that has a whole seed."""
     lines = [
         "| model, batch | rates | seeds | AdamW | Muon, equal samples | Muon minus AdamW | rounds, AdamW : Muon "
         "| seconds, Muon / AdamW | Muon, equal time | minus AdamW |",
@@ -222,7 +222,7 @@ def table(cells: Cells, seeds: list[int]) -> list[str]:
 
 
 def tuning_table(cells: Cells) -> list[str]:
-    """Held-out losses of the tuning seed, the best one of each kind marked; whatever was tried so far."""
+    """Return held-out losses of the tuning seed as far as they were tried, with the best one of each kind marked."""
     lines = ["| model, batch | optimizer | rate: loss |", "|---|---|---|"]
     for size in SIZES:
         for batch in BATCHES:

@@ -1,4 +1,4 @@
-"""What counting gives: the loss of n-gram tables on the text of a run. A model above them has learned less than they store.
+"""Shows the loss of n-gram tables on the text of a run. A model with a higher loss has learned less than these tables store.
 
 python -m benchmarks.ngram configs/default.yaml           all training rows, the held-out rows of the run
 python -m benchmarks.ngram benchmarks/method/base.yaml --rows 8192 --heldout 256 --seed 0     the text of docs/results/method.md
@@ -21,26 +21,26 @@ from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
 Row = Sequence[int]
 WIDEST = 63
-"""Bits of a gram."""
+"""The most bits of a gram."""
 
 
 class NgramTable:
     """Counts of up to `order` tokens in rows of a vocabulary."""
 
     def __init__(self, rows: Iterable[Row], *, order: int, vocab_size: int) -> None:
-        """A gram is one integer of 63 bits at most: `order` times the bits of a token."""
+        """A gram is one integer of at most 63 bits: `order` times the bits of a token."""
         self._order, self._bits = order, bits_of(vocab_size, order)
         self._vocab_size = vocab_size
         line = Line(rows)
         self._counts = [_Counts(*self._counted(line, length), self._bits) for length in range(order)]
 
     def _counted(self, line: "Line", length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The grams of `length` tokens and one, and of each what counts for its last token and for shorter contexts."""
+        """Return the grams of `length` tokens and one, with the counts for the last token of each and for shorter contexts."""
         grams, count = np.unique(line.grams(length, self._bits)[0], return_counts=True)
         return grams, count, np.ones_like(count)
 
     def probabilities(self, rows: Iterable[Row]) -> np.ndarray:
-        """[order, T]: of the T tokens that are predicted, by tables of 1 to `order` tokens."""
+        """Return [order, T]: the probabilities of the T predicted tokens, by tables of 1 to `order` tokens."""
         line = Line(rows)
         probability = np.full(len(line.tokens), 1.0 / self._vocab_size)
         by_order = []
@@ -51,12 +51,12 @@ class NgramTable:
         return np.stack(by_order)
 
     def losses(self, rows: Iterable[Row]) -> list[float]:
-        """Nats per predicted token, by tables of 1 to `order` tokens."""
+        """Return the nats per predicted token, by tables of 1 to `order` tokens."""
         return [float(loss) for loss in -np.log(self.probabilities(rows)).mean(axis=1)]
 
 
 def bits_of(vocab_size: int, order: int) -> int:
-    """Of a token, in grams that are integers. Raises ConfigError where `order` tokens are too many for one."""
+    """Return the bits of a token in grams that are integers. Raises ConfigError where `order` tokens are too many for one."""
     bits = (vocab_size - 1).bit_length()
     if order * bits > WIDEST:
         raise ConfigError(f"--order: {order}, but grams of {vocab_size} tokens are counted up to {WIDEST // bits}", code="E201")
@@ -72,7 +72,8 @@ class Line:
         self.places = np.concatenate([np.arange(len(line)) for line in lines])
 
     def grams(self, length: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-        """Each predicted token with the `length` tokens of its row before it, as an integer, and where in the line it is."""
+        """Return each predicted token with the `length` tokens of its row before it, as an integer, and its place in the
+        line."""
         grams = self.tokens.copy()
         for back in range(1, length + 1):
             grams[back:] += self.tokens[:-back] << bits * back
@@ -81,7 +82,7 @@ class Line:
 
 
 class _Counts:
-    """Of grams of one length."""
+    """The counts of grams of one length."""
 
     def __init__(self, grams: np.ndarray, kept: np.ndarray, given: np.ndarray, bits: int) -> None:
         self._bits, self._grams, self._kept = bits, grams, kept
@@ -90,20 +91,20 @@ class _Counts:
         self._total = np.add.reduceat(kept, first) + self._given
 
     def interpolated(self, grams: np.ndarray, shorter: np.ndarray) -> np.ndarray:
-        """The probabilities of the last tokens, where shorter contexts give `shorter`."""
+        """Return the probabilities of the last tokens, where shorter contexts give `shorter`."""
         kept = looked_up(self._grams, self._kept, grams)
         total, given = (looked_up(self._contexts, of, grams >> self._bits) for of in (self._total, self._given))
         return np.where(total > 0, (kept + given * shorter) / np.maximum(total, 1), shorter)
 
 
 def looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The values of the wanted keys, 0 for those that are not among the sorted keys."""
+    """Return the values of the wanted keys, 0 for those that are not among the sorted keys."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[places] == wanted, values[places], 0)
 
 
 def rows_of(batch: Batch) -> list[Row]:
-    """The tokens of a batch without padding."""
+    """Return the tokens of a batch without padding."""
     return [ids[labels != IGNORED_LABEL].tolist() for ids, labels in zip(batch.input_ids, batch.labels, strict=True)]
 
 

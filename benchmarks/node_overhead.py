@@ -40,9 +40,9 @@ from adloco_p2p.training.model import build_model
 ME = PeerId("peer")
 ONE = InstanceId(0)
 ROUNDS = 8
-"""Of a turn: starting and ending a node costs a tenth of a second, whatever lies between."""
+"""Rounds of a turn: starting and ending a node costs a tenth of a second, whatever lies between."""
 TURNS = 3
-"""Of each side. The fastest are compared, since other processes only ever slow one down."""
+"""Turns of each side. The fastest are compared, since other processes only ever slow one down."""
 TARGET = 1.02
 
 
@@ -71,7 +71,7 @@ def main() -> None:
         default,
         work=replace(default.work, rounds=ROUNDS),
         instances=InstanceRules(count=1, start="same"),
-        batch=replace(default.batch, test="constant"),  # the statistics are taken all the same
+        batch=replace(default.batch, test="constant"),  # the statistics are taken nevertheless
         evaluation=EvaluationConfig(period_rounds=0, rows=1),  # the bare loop does not evaluate
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _take_turns(run: RunConfig, feed: Feed, engine: Hosting, folder: Path) -> tuple[Seconds, Seconds]:
-    """The fastest turn of the bare loop, and of the node."""
+    """Return the fastest turn of the bare loop, and of the node."""
     bare, node = [], []
     for turn in range(TURNS):
         bare.append(_timed(_bare_turn(run, feed)))
@@ -108,7 +108,7 @@ def _timed(work: Callable[[], object]) -> Seconds:
 
 
 def _bare_turn(run: RunConfig, feed: Feed) -> Callable[[], object]:
-    """Zero gradients, forward, backward, clip, step: what everybody writes."""
+    """Return the usual loop: zero gradients, forward, backward, clip, step."""
     module = build_model(run.model, vocab_size=feed.vocab_size, sequence_length=feed.sequence_length, seed=1)
     module.train()
     inner = run.inner
@@ -129,7 +129,7 @@ def _bare_turn(run: RunConfig, feed: Feed) -> Callable[[], object]:
 
 
 def whole_run(run: RunConfig, engine: Hosting, folder: Path, *, checkpoint_period: int = 1) -> Callable[[], object]:
-    """A run of its own, from the genesis plan to the last checkpoint."""
+    """Return a whole run of the node, from the genesis plan to the last checkpoint."""
     folder.mkdir()
     capacity = Capacity(samples_per_second=0.0, micro_batch_limit=engine.micro_batch_limit, max_instances=1)
     plan = genesis(run.digest, [(ME, capacity)], run.rules)

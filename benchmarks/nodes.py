@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 LOOK_SECONDS = 0.2
 IN_OWN_SESSION = partial(subprocess.Popen, start_new_session=True)
-"""For processes that a Ctrl-C in the terminal must not reach."""
+"""Starts processes that a Ctrl-C in the terminal must not reach."""
 ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 NUM_PARAGRAPHS = 400
@@ -34,7 +34,7 @@ Event = dict[str, Any]
 
 
 def read_events(workdir: Path) -> list[Event]:
-    """The node's output so far, whole lines only."""
+    """Return the node's events so far, from whole lines only."""
     path = workdir / "events.jsonl"
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     return [json.loads(line) for line in whole.splitlines()]
@@ -42,12 +42,12 @@ def read_events(workdir: Path) -> list[Event]:
 
 @dataclass(kw_only=True, eq=False)
 class Member:
-    """A node's process over its lives, and what it leaves behind: its directory, and NAME.log beside it with its output."""
+    """A node's process over its lives, with its directory, and NAME.log beside it with its output."""
 
     workdir: Path
     command: Sequence[str]
     popen: Callable[..., Any] = subprocess.Popen
-    """May start it elsewhere, as in a network namespace."""
+    """May start the process elsewhere, as in a network namespace."""
     process: subprocess.Popen[Any] = field(init=False)
     lives: int = 0
     _read_bytes: int = 0
@@ -73,7 +73,7 @@ class Member:
 
     @property
     def peer_id(self) -> str | None:
-        """None before its first start has come so far."""
+        """The id of the peer; None before its first start has made the key."""
         key = self.workdir / "identity.key"
         return Identity.load_or_create(key).peer_id if key.exists() else None
 
@@ -81,7 +81,7 @@ class Member:
         return read_events(self.workdir)
 
     def new_rounds(self) -> Iterator[Event]:
-        """Round events since the last call."""
+        """Yield the round events since the last call."""
         path = self.workdir / "events.jsonl"
         if not path.exists():
             return
@@ -105,7 +105,8 @@ class Member:
         return self.process.poll() is None
 
     def addresses(self, *, deadline: float) -> list[str]:
-        """Those that it prints for others. Raises SystemExit where there are none by then, an instant of `time.monotonic`."""
+        """Return the addresses that it prints for others. Raises SystemExit where there are none by the deadline, an instant of
+        `time.monotonic`."""
         while not (match := ADDRESSES.search(self.words)):
             if not self.is_alive or time.monotonic() > deadline:
                 sys.exit(f"{self.name} did not start: {self.words[-1000:]}")
@@ -118,15 +119,15 @@ class Member:
 
 
 def paced(step_seconds: float) -> Sequence[object]:
-    """The module of a node whose device takes so long for an inner step, and its argument; 0: the node as it is."""
+    """Return the module of a node whose device takes so long for an inner step, and its argument; 0: the node as it is."""
     return ("benchmarks.paced", step_seconds) if step_seconds else ("adloco_p2p",)
 
 
 def node_command(
     *arguments: object, workdir: Path, listen: str, program: Sequence[object] = ("adloco_p2p",), settings: Sequence[str] = ()
 ) -> list[str]:
-    """`adloco-peer ARGUMENTS` with one thread and these settings of the machine. `program`: the module that is the node, and
-    what it takes before them."""
+    """Return `adloco-peer ARGUMENTS` with one thread and these settings of the machine. `program`: the module that is the node,
+    and its own arguments before these."""
     common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "allow_local_files=true", *settings]
     common += ["--host-maddrs", listen]
     return [sys.executable, "-m", *map(str, (*program, *arguments, *common))]
@@ -138,14 +139,14 @@ def begin(folder: Path, name: str, command: Sequence[str], *, popen: Callable[..
 
 
 def begin_node(folder: Path, name: str, *arguments: object, step_seconds: float = 0.0, settings: Sequence[str] = ()) -> Member:
-    """The same of `node_command`, on loopback."""
+    """Start a node by `node_command`, on loopback."""
     program = paced(step_seconds)
     command = node_command(*arguments, workdir=folder / name, listen=LOOPBACK, program=program, settings=settings)
     return begin(folder, name, command)
 
 
 def end(members: Sequence[Member], *, seconds: float = 60.0) -> list[int]:
-    """Ask all of them to leave, kill those that have not left in time; the exit codes."""
+    """Ask all of them to leave, kill those that are late, and return the exit codes."""
     for member in members:
         member.process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + seconds
@@ -158,14 +159,14 @@ def end(members: Sequence[Member], *, seconds: float = 60.0) -> list[int]:
 
 
 def problems_of(members: Sequence[Member], *, minutes: float) -> list[str]:
-    """Of members that were to end by themselves within so many minutes."""
+    """Return the problems of members that should have ended by themselves within so many minutes."""
     codes = {member.name: member.process.poll() for member in members}
     problems = [f"{name} was not done after {minutes:g} minutes" for name, code in codes.items() if code is None]
     return problems + [f"{name} ended with exit code {code}; see its log" for name, code in codes.items() if code]
 
 
 def new_directory(parser: argparse.ArgumentParser, out: Path) -> Path:
-    """What `--out` names, made. Ends the program where it exists."""
+    """Make the directory that `--out` names, and return it. Ends the program where it exists."""
     if out.exists():
         parser.error(f"--out {out}: exists; name a new directory")
     out = out.resolve()
@@ -174,12 +175,12 @@ def new_directory(parser: argparse.ArgumentParser, out: Path) -> Path:
 
 
 def end_on_sigterm() -> None:
-    """By an exception, so that what this program has started is taken down in that case too."""
+    """End by an exception, so that even then the processes that this program has started are ended."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
 def llama(*, width: int, layers: int, heads: int, intermediate: int) -> dict[str, Any]:
-    """An architecture of the configuration's `model`."""
+    """Return an architecture for the configuration's `model`."""
     return {
         "model_type": "llama",
         "hidden_size": width,
@@ -192,7 +193,7 @@ def llama(*, width: int, layers: int, heads: int, intermediate: int) -> dict[str
 
 
 def write_text(folder: Path) -> Path:
-    """A text to train on, always the same."""
+    """Write a text to train on, always the same."""
     words = random.Random(3)
     paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(NUM_PARAGRAPHS)]
     path = folder / "text.txt"
@@ -201,7 +202,7 @@ def write_text(folder: Path) -> Path:
 
 
 def write_document(folder: Path, document: dict[str, Any]) -> Path:
-    """The configuration as NAME.yaml in the folder."""
+    """Write the configuration as NAME.yaml into the folder."""
     path = folder / f"{document['name']}.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
@@ -210,7 +211,7 @@ def write_document(folder: Path, document: dict[str, Any]) -> Path:
 def write_config(
     folder: Path, name: str, *, rounds: int, inner_steps: int, width: int, layers: int, equal_shares: bool
 ) -> Path:
-    """A run of one small instance with a fixed batch of 32 and a text of its own: NAME.yaml in the folder."""
+    """Write a run of one small instance with a fixed batch of 32 and a text of its own: NAME.yaml in the folder."""
     document = {
         "name": name,
         "model": {"architecture": llama(width=width, layers=layers, heads=width // 32, intermediate=256)},

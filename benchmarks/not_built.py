@@ -1,4 +1,4 @@
-"""Ways to average, and inner steps, that were tried in loss and are not in the product.
+"""The loss of ways to average, and of inner steps, that were tried and are not in the product.
 
 python -m benchmarks.not_built run --seeds 1 2 3    train what the kept records and not_built.jsonl lack
 python -m benchmarks.not_built report               the tables from both, into docs/results/bytes.md and method.md; keeps both
@@ -33,12 +33,12 @@ from benchmarks.robustness.training import Trainees, apply_, measure_of
 
 HOSTS, STEPS, AVERAGES = 8, 1024, 32
 MASK = 16
-"""One value of so many travels."""
+"""One of so many values travels."""
 KEPT = RESULTS / "not_built.jsonl.gz"
 Change = Literal["none", "mask", "thinned", "carried", "majority", "returned"]
 """`mask`: all hosts send only the values at places that are drawn anew for each average. `thinned`, `carried`: the mean comes
-back by the codec of the contributions, and what that loses is dropped, or carried to the next mean. `majority`: each place
-takes the sign that most hosts sent. `returned`: hosts take their residual against what came back."""
+back by the codec of the contributions, whose loss is dropped, or carried to the next mean. `majority`: each place takes the
+sign that most hosts sent. `returned`: hosts compute their residual from what came back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ WAYS = {**BYTES, **STEPS_OF_OTHERS}
 
 
 def lengths(way: Way) -> list[int]:
-    """Inner steps before each average; `STEPS` in all."""
+    """Return the inner steps before each average; `STEPS` in all."""
     parts = [way.late ** (-number / max(1, way.averages - 1)) for number in range(way.averages)]
     ends = [round(STEPS * end / sum(parts)) for end in accumulate(parts)]
     return [end - begin for begin, end in pairwise([0, *ends])]
@@ -103,7 +103,7 @@ def run_of(way: Way, seed: int) -> RunConfig:
 
 
 def schedule_between(run: RunConfig, begin: int, end: int) -> LearningRateSchedule:
-    """Of the inner steps from `begin` to `end`."""
+    """Return the schedule of the inner steps from `begin` to `end`."""
     return LearningRateSchedule(
         inner=run.inner,
         steps_before=begin,
@@ -115,7 +115,7 @@ def schedule_between(run: RunConfig, begin: int, end: int) -> LearningRateSchedu
 
 
 class Averaging:
-    """Averages of one run, with the residuals of its hosts."""
+    """The averages of one run, with the residuals of its hosts."""
 
     def __init__(self, run: RunConfig, change: Change, *, size: int) -> None:
         self._run, self._change = run, change
@@ -124,7 +124,7 @@ class Averaging:
         self._places = torch.Generator().manual_seed(run.seed)
 
     def average(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What comes back, float32 [P], for these pseudo-gradients [P] of all hosts."""
+        """Return what comes back, float32 [P], for these pseudo-gradients [P] of all hosts."""
         averaging, codec, ones = self._run.averaging, self._codec, [1] * HOSTS
         own = [vector + averaging.feedback * rest for vector, rest in zip(vectors, self._residuals, strict=True)]
         sent = own
@@ -202,13 +202,13 @@ def run_way(name: str, seed: int) -> Record:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """All ways of one seed before the next seed."""
+    """Train all ways of one seed before the next seed."""
     jobs = ((f"{name}, seed {seed}", partial(run_way, name, seed)) for seed in arguments.seeds for name in arguments.ways)
     train_missing(KEPT, arguments.output, jobs)
 
 
 def table(ways: Mapping[str, Way], records: Sequence[Record]) -> list[str]:
-    """One line per way, with the loss beside that of the way that it is compared with, of the same seeds."""
+    """Return one line per way, with the loss beside that of the way that it is compared with, of the same seeds."""
     lines = ["| way | seeds | loss | beside | minus that |", "|" + "---|" * 5]
     of_way = {name: losses_of(record for record in records if record["way"] == name) for name in ways}
     for name, way in ways.items():

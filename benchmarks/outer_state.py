@@ -31,11 +31,11 @@ HOSTS, STEPS = 8, 1024
 CELLS = ((32, 0.5), (64, 0.7))
 """H, and the outer momentum."""
 KEPT = RESULTS / "outer_state.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 
 
 def run_cell(inner_steps: int, outer_momentum: float, seed: int) -> Record:
-    """Held-out losses at the end, by state. One row a host and step."""
+    """Return held-out losses at the end, by state, with one row a host and step."""
     torch.set_num_threads(1)
     started, rounds = time.process_time(), STEPS // inner_steps
     settings = [f"work.rounds={rounds}", f"work.inner_steps={inner_steps}", f"outer.momentum={outer_momentum}", f"seed={seed}"]
@@ -75,7 +75,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """One line per cell and state, with the loss beside that of `float32` with the same seed."""
+    """Return one line per cell and state, with the loss beside that of `float32` with the same seed."""
     lines = ["| H, outer momentum | `outer.state` | bytes of state | seeds | loss | beside `float32` |", "|" + "---|" * 6]
     for cell in CELLS:
         some = [record for record in records if (record["inner_steps"], record["momentum"]) == cell]

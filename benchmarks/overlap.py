@@ -17,11 +17,11 @@ from pathlib import Path
 from benchmarks.nodes import Event, Member, begin_node, end, llama, write_document
 
 LAST_SECONDS = 900.0
-"""A run that has not ended by then never will."""
+"""The time limit of a run."""
 
 
 def write_run(folder: Path, *, way: str, hidden_size: int, rounds: int, inner_steps: int) -> Path:
-    """One instance, one short row per peer and step, so that the model fits any machine."""
+    """Write a run of one instance with one short row per peer and step, so that the model fits any machine."""
     model = llama(width=hidden_size, layers=7, heads=hidden_size // 64, intermediate=hidden_size * 8 // 3)
     document = {
         "name": f"overlap-{way}",
@@ -39,7 +39,7 @@ def write_run(folder: Path, *, way: str, hidden_size: int, rounds: int, inner_st
 
 
 def rounds_of(peer: Member) -> list[Event]:
-    """In order, the first round aside that both trained: what went before it is not counted."""
+    """Return the rounds that both trained, in order, but the first, since the time before it is not counted."""
     return [event for event in peer.events() if event["event"] == "round" and len(event["hosts"]) == 2]
 
 

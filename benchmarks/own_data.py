@@ -50,16 +50,17 @@ from benchmarks.ngram import NgramTable, rows_of
 
 KINDS = ("code", "prose", "tables")
 KIND_BYTES, PACKAGE_BYTES, PIECE_BYTES = 2_000_000, 150_000, 4_096
-"""Of each kind, at most; of the tables of one package, so that none is a kind of its own; of what is held out or not."""
+"""Bytes: the most of each kind; of the tables of one package, so that none is a kind of its own; and of the pieces that are
+held out or not."""
 HELDOUT_ROWS, HELDOUT_FRACTION = 96, 0.1
-"""Of each kind, the same for every row and seed."""
+"""Held-out rows of each kind, the same for every row and seed."""
 SAMPLES, LENGTH = 8192, 128
 WARM_UP = 8
 """Rounds before the fork: a quarter of the samples."""
 COUNTED, ORDERS = f"tables of counts, {SAMPLES}", (3, 4)
-"""Key of their record; how many tokens they are of."""
+"""The key of the record of these tables, and how many tokens they are of."""
 KEPT = RESULTS / "own_data.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 
 _MODEL = {
     "hidden_size": 64,
@@ -104,7 +105,7 @@ def run_of(name: str, seed: int) -> RunConfig:
 
 
 def texts(kind: str) -> Iterator[Document]:
-    """The documents of a kind, in an order that depends on nothing but the installed packages."""
+    """Yield the documents of a kind, in an order that depends only on the installed packages."""
     if kind == "code":
         yield from (document for document in documents() if document.identity.startswith("modules/"))
     elif kind == "prose":
@@ -127,7 +128,7 @@ def _tables(root: Path) -> Iterator[Document]:
 
 @cache
 def rows_of_kinds() -> tuple[tuple[IndexedRows, ...], str]:
-    """The rows of each kind, and the digest of the text."""
+    """Return the rows of each kind, and the digest of the text."""
     tokenizer, digest, found = ByteTokenizer(), hashlib.sha256(), []
     for kind in KINDS:
         sides: tuple[list[str], list[str]] = ([], [])
@@ -156,7 +157,7 @@ def rows_of_kinds() -> tuple[tuple[IndexedRows, ...], str]:
 
 @dataclass(slots=True)
 class _Watch:
-    """Keeps the newest outer parameters of every instance, and measures those that the run ends with."""
+    """Keeps the newest outer parameters of every instance, and measures the final ones."""
 
     outers: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
     plans: tuple[InstancePlan, ...] = ()
@@ -176,7 +177,7 @@ class _Watch:
 
 
 def run_row(name: str, seed: int) -> Record:
-    """Train a row and say what came of it."""
+    """Train a row and return its record."""
     torch.set_num_threads(1)
     started = time.process_time()
     run, (parts, text) = run_of(name, seed), rows_of_kinds()
@@ -205,8 +206,8 @@ def run_row(name: str, seed: int) -> Record:
 
 
 def merge_weights(plans: Sequence[InstancePlan]) -> dict[str, list[float]]:
-    """Ways to weigh the instances of the last round, each summing to one. Noise: the trace of the covariance of one sample's
-    gradient, over the rounds that the plan remembers."""
+    """Return ways to weigh the instances of the last round, each summing to one. Noise: the trace of the covariance of one
+    sample's gradient, over the rounds that the plan remembers."""
     amounts = {
         "request": [float(plan.requested_batch) for plan in plans],
         "equal": [1.0 for _ in plans],
@@ -217,12 +218,13 @@ def merge_weights(plans: Sequence[InstancePlan]) -> dict[str, list[float]]:
 
 
 def count() -> Record:
-    """The tables of counts, and of which text."""
+    """Return the losses of the tables of counts, and the digest of their text."""
     return {"text": rows_of_kinds()[1], "losses": ngram_losses()}
 
 
 def ngram_losses() -> dict[str, list[float]]:
-    """On each kind, of tables of as many rows of all kinds as a run reads; by how many tokens they are of."""
+    """Return the losses on each kind, by how many tokens the tables are of. They count as many rows of all kinds as a run
+    reads."""
     parts, _ = rows_of_kinds()
     chosen = np.random.default_rng(0)
     counted = [
@@ -237,7 +239,7 @@ def ngram_losses() -> dict[str, list[float]]:
 
 @cache
 def heldout_rows() -> tuple[Batch, ...]:
-    """Of each kind."""
+    """Return the held-out rows of each kind."""
     vocab_size = ByteTokenizer().vocab_size
     return tuple(IndexedFeed(part, vocab_size=vocab_size, seed=0).heldout(HELDOUT_ROWS) for part in rows_of_kinds()[0])
 
@@ -246,13 +248,13 @@ def heldout_rows() -> tuple[Batch, ...]:
 
 
 def key_of(name: str, seed: int) -> str:
-    """Names a run by what its result depends on, beside the code and the text."""
+    """Return the key of a run: a digest of all that its result depends on, except the code and the text."""
     settings = [*_COMMON, *ROWS[name], BASE.read_text("utf-8"), seed]
     return digest_of(settings)
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """The tables of counts, then all rows of one seed before the next seed."""
+    """Make the tables of counts, then train all rows of one seed before the next seed."""
     jobs = [(key_of(name, seed), partial(run_row, name, seed)) for seed in arguments.seeds for name in ROWS]
     train_missing(KEPT, arguments.output, [(COUNTED, count), *jobs])
 
@@ -261,8 +263,8 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    """The tables of docs/results/method.md, and the packed records, by their keys. Runs with other settings, or on other text
-    than the table of counts, are left out."""
+    """Write the tables of docs/results/method.md, and the packed records, by their keys. Runs with other settings, or on other
+    text than the table of counts, are left out."""
     records = records_by_key(KEPT, arguments.runs)
     counted = records[COUNTED]
     seeds = sorted({record["seed"] for record in records.values() if "seed" in record})
@@ -275,11 +277,11 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 Runs = Mapping[str, Mapping[int, Record]]
-"""Row -> seed -> its record."""
+"""The records of each row, by seed."""
 
 
 def run_table(runs: Runs, counted: Mapping[str, Sequence[float]]) -> list[str]:
-    """Final losses, and what each row lies above the one instance of the same seed."""
+    """Return final losses, and the difference of each row to the one instance of the same seed."""
     lines = [
         "| row | seeds | rounds | code | prose | tables | mean | above one instance |",
         "|---|---|---|---|---|---|---|---|",
@@ -301,7 +303,7 @@ def run_table(runs: Runs, counted: Mapping[str, Sequence[float]]) -> list[str]:
 
 
 def weights_table(runs: Runs) -> list[str]:
-    """The instances with data of their own before the last merge, and what it gives with other weights."""
+    """Return the instances with data of their own before the last merge, and the losses of that merge with other weights."""
     found = runs[AT_END].values()
     lines = ["| at the end | weights | code | prose | tables | mean |", "|---|---|---|---|---|---|"]
 

@@ -17,7 +17,7 @@ OnProgress = Callable[[int, object, int], None]
 
 
 def pace(step_seconds: float) -> None:
-    """From now on inner steps of this process take that long, or longer."""
+    """Make inner steps of this process take that long, or longer, from now on."""
     from adloco_p2p.training.hosting import Hosting
 
     compute = Hosting.run_inner
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("step_seconds", type=float)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of adloco-peer")
     asked = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # extensions that are interrupted while they are loaded call it an error
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # extensions report an interrupt during their import as an error
     pace(asked.step_seconds)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from adloco_p2p.cli import main as node

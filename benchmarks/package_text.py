@@ -1,7 +1,7 @@
-"""Text that needs no download, in tokens of a vocabulary trained on it, and what tables of counts make of it.
+"""Text that needs no download, in tokens of a vocabulary trained on it, and the losses of tables of counts on it.
 
-It is the sources of the standard library, and sources and documentation of the installed packages that `constraints.txt` pins.
-Other packages are another text: its digest is part of the key of every record.
+It consists of the sources of the standard library, and sources and documentation of the installed packages that
+`constraints.txt` pins. Other packages are another text: its digest is part of the key of every record.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from benchmarks.ngram import NgramTable, Row, rows_of
 
 ROOT = Path(__file__).parents[1]
 PACKAGE_CHARACTERS, FILE_CHARACTERS = 300_000, 60_000
-"""Of one package, so that none is most of the text; of one file, which tables of constants exceed."""
+"""The most characters of one package, so that none dominates the text; and of one file, which tables of constants exceed."""
 SUFFIXES = frozenset({".py", ".pyi", ".md", ".rst", ".txt"})
 HELDOUT_FRACTION = 0.05
 LENGTH = 256
@@ -37,7 +37,7 @@ Prepared = tuple[IndexedRows, str, float]
 
 
 def texts(package_characters: int = PACKAGE_CHARACTERS) -> Iterator[Document]:
-    """Each text once, in an order that depends on nothing but the installed packages."""
+    """Yield each text once, in an order that depends only on the installed packages."""
     seen: set[str] = set()
     for document in (*documents(), *_packages(package_characters)):
         if document.text not in seen:
@@ -46,7 +46,7 @@ def texts(package_characters: int = PACKAGE_CHARACTERS) -> Iterator[Document]:
 
 
 def _packages(package_characters: int) -> Iterator[Document]:
-    """Of every pinned package the first files by name, tests left out."""
+    """Yield the first files of every pinned package by name, without tests."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pinned = {_plain(line.partition("==")[0]) for line in lines if "==" in line and not line.startswith("#")}
     found = {_plain(package.metadata["Name"]): package.files or [] for package in distributions()}
@@ -70,7 +70,7 @@ def _plain(name: str) -> str:
 
 @cache
 def prepared(vocab_size: int, package_characters: int = PACKAGE_CHARACTERS) -> Prepared:
-    """The text of this machine. Minutes the first time."""
+    """Return the text of this machine. Takes minutes the first time."""
     sides: tuple[list[str], list[str]] = ([], [])
     for document in texts(package_characters):
         sides[is_heldout(document.identity, HELDOUT_FRACTION)].append(document.text)
@@ -86,10 +86,10 @@ def prepared(vocab_size: int, package_characters: int = PACKAGE_CHARACTERS) -> P
 
 
 def keep_prepared(path: Path, text: Prepared) -> None:
-    """In a file, for machines that lack the packages."""
+    """Keep the text in a file, for machines that lack the packages."""
     rows, digest, size = text
     training, heldout = (
-        np.concatenate(rows_of(side.gather(np.arange(side.num_rows))))[:-1].astype(np.uint16)  # packing puts the end back
+        np.concatenate(rows_of(side.gather(np.arange(side.num_rows))))[:-1].astype(np.uint16)  # packing adds the end again
         for side in (rows.training, rows.heldout)
     )
     np.savez_compressed(path, digest=np.array(digest), size=np.array(size), training=training, heldout=heldout)
@@ -97,20 +97,20 @@ def keep_prepared(path: Path, text: Prepared) -> None:
 
 @cache
 def kept_prepared(path: Path, vocab_size: int) -> Prepared:
-    """What `keep_prepared` wrote."""
+    """Return what `keep_prepared` wrote."""
     kept = np.load(path)
     return _packed(kept["training"], kept["heldout"], vocab_size), str(kept["digest"]), float(kept["size"])
 
 
 def _packed(training: np.ndarray, heldout: np.ndarray, vocab_size: int) -> IndexedRows:
-    """Rows of the tokens of each side, which are in one line."""
+    """Return the tokens of each side, which are in one line, as rows."""
     dtype = smallest_dtype(vocab_size)
     sides = [pack([line], sequence_length=LENGTH, end_of_document=0, dtype=dtype) for line in (training, heldout)]
     return IndexedRows(training=sides[0], heldout=sides[1])
 
 
 def tokenized(sides: Sequence[Sequence[str]], vocab_size: int) -> list[np.ndarray]:
-    """The tokens of each side in one line, 0 between documents. The vocabulary is trained on the first side."""
+    """Return the tokens of each side in one line, with 0 between documents. The vocabulary is trained on the first side."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -126,21 +126,22 @@ def tokenized(sides: Sequence[Sequence[str]], vocab_size: int) -> list[np.ndarra
 
 
 def ngram_losses(rows: IndexedRows, vocab_size: int, samples: int, order: int) -> dict[str, float]:
-    """Nats per token of tables of 1 to `order` tokens: counted in as many rows as a run reads, on the runs' held-out rows."""
+    """Return the nats per token of tables of 1 to `order` tokens, counted in as many rows as a run reads, on the runs' held-out
+    rows."""
     counted, heldout = counted_and_heldout(rows, vocab_size, samples)
     table = NgramTable(counted, order=order, vocab_size=vocab_size)
     return {str(of): round(loss, 5) for of, loss in enumerate(table.losses(heldout), start=1)}
 
 
 def kneser_ney_losses(rows: IndexedRows, vocab_size: int, samples: int, orders: Sequence[int]) -> dict[str, float]:
-    """The same, of the tables of these orders that are smoothed by Kneser and Ney."""
+    """Return the nats per token of tables of these orders that are smoothed by Kneser and Ney."""
     counted, heldout = counted_and_heldout(rows, vocab_size, samples)
     tables = {order: KneserNeyTable(counted, order=order, vocab_size=vocab_size) for order in orders}
     return {str(order): round(table.losses(heldout)[-1], 5) for order, table in tables.items()}
 
 
 def counted_and_heldout(rows: IndexedRows, vocab_size: int, samples: int) -> tuple[list[Row], list[Row]]:
-    """As many training rows as a run reads, and the runs' held-out rows."""
+    """Return as many training rows as a run reads, and the runs' held-out rows."""
     chosen = np.random.default_rng(0).permutation(rows.training.num_rows)[:samples]
     heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
     return rows_of(rows.training.gather(chosen)), rows_of(heldout)

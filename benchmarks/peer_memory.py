@@ -30,7 +30,7 @@ PHASES = {
     "building the model": "reading the text",
     "joining the network": "building the model",
 }
-"""Beginnings of lines of output, each with the phase that it ends; then every round's line ends a phase."""
+"""Beginnings of lines of output, each with the phase that it ends; after them every round's line ends a phase."""
 MIB = 2**20
 
 
@@ -76,7 +76,7 @@ def _start(*words: object, machine: Sequence[str], at: Path) -> "subprocess.Pope
 
 
 def _watch(peer: "subprocess.Popen[str]", join_all: Callable[[list[str]], None]) -> int:
-    """Most resident bytes of the process itself. `join_all` takes the addresses by which others join."""
+    """Return the most resident bytes of the process itself. `join_all` takes the addresses by which others join."""
     assert peer.stdout is not None
     most, addresses = 0, list[str]()
     for line in peer.stdout:
@@ -92,7 +92,7 @@ def _watch(peer: "subprocess.Popen[str]", join_all: Callable[[list[str]], None])
         reset_peak(peer.pid)
         _say(f"{phase:28s}{peak / MIB:7.0f}{own / MIB:17.0f}{of_files / MIB:10.0f}{children / MIB:10.0f}")
         most = max(most, peak)
-        if phase == "building the model":  # only now the run can be found
+        if phase == "building the model":  # only now can others find the run
             join_all(addresses)
     return most
 

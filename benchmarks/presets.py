@@ -47,11 +47,11 @@ WARM_UPS = {
     "sparse, dense for 3": (1024, 256, 128),
     "sparse, dense for 16": (1024,) * 4 + (512,) * 4 + (256,) * 4 + (128,) * 4,
 }
-"""Values of a chunk that are kept in the first rounds, before the codec's own number (Deep Gradient Compression,
-arXiv 1712.01887, section 3.3). The product has one density only."""
+"""Values of a chunk that are kept in the first rounds, before the codec's own number (Deep Gradient Compression, arXiv
+1712.01887, section 3.3). The product has one density only."""
 INNER_STEPS = 32
 KEPT = RESULTS / "presets.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def run_of(cell: Cell, seed: int) -> RunConfig:
 
 
 def key_of(cell: Cell, seed: int) -> str:
-    """Names a run by what its result depends on, beside the code."""
+    """Return the key of a run: a digest of all that its result depends on, except the code."""
     run = run_of(cell, seed)
     plain: dict[str, Any] = {
         "averaging": asdict(replace(run.averaging, preset=None)),
@@ -89,14 +89,14 @@ def key_of(cell: Cell, seed: int) -> str:
 
 
 def codecs_of(cell: Cell, run: RunConfig) -> list[TensorCodec]:
-    """Of each round."""
+    """Return the codec of each round."""
     own = codec_named(run.averaging.codec)
     first: list[TensorCodec] = [TopKCodec(own.name, own.code, kept) for kept in WARM_UPS.get(cell.way, ())]
     return [*first, *[own] * (cell.rounds - len(first))]
 
 
 def bytes_up(cell: Cell) -> float:
-    """Per value of a long vector, over all rounds."""
+    """Return the bytes per value of a long vector, over all rounds."""
     codecs = codecs_of(cell, run_of(cell, 0))
     return sum(bytes_each_way(codec, cell.hosts)[0] for codec in codecs) / len(codecs)
 
@@ -155,14 +155,14 @@ def run_cell(cell: Cell, seed: int) -> Record:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """All ways of one seed before the next seed."""
+    """Train all ways of one seed before the next seed."""
     cells = [Cell(way=way, hosts=arguments.hosts, rounds=arguments.rounds, width=arguments.width) for way in arguments.ways]
     jobs = ((key_of(cell, seed), partial(run_cell, cell, seed)) for seed in arguments.seeds for cell in cells)
     train_missing(KEPT, arguments.output, jobs)
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """One line per swarm and way, with the loss beside that of `dense` with the same seed."""
+    """Return one line per swarm and way, with the loss beside that of `dense` with the same seed."""
     by_cell: dict[Cell, dict[int, Record]] = {}
     for record in records:
         by_cell.setdefault(Cell(**record["cell"]), {})[record["seed"]] = record
@@ -188,7 +188,7 @@ def table(records: Sequence[Record]) -> list[str]:
 
 
 def price_of(records: Sequence[Record], cell: Cell) -> str:
-    """Nats per token above `dense`, over the seeds of both, as the table shows it."""
+    """Return the nats per token above `dense`, over the seeds of both, as the table shows them."""
     ours, theirs = (
         {record["seed"]: record["loss"] for record in records if Cell(**record["cell"]) == one}
         for one in (cell, replace(cell, way="dense"))

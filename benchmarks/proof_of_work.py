@@ -1,8 +1,8 @@
-"""What an attempt at a proof of work costs one core, in processor time, beside other sizes of scrypt and SHA-256.
+"""The processor time of an attempt at a proof of work on one core, beside other sizes of scrypt and SHA-256.
 
     python -m benchmarks.proof_of_work
 
-The line of the size in use is the basis of `ATTEMPTS_PER_MINUTE`, and what the check of one newcomer in a ledger takes.
+The line of the size in use is the basis of `ATTEMPTS_PER_MINUTE`, and the time to check one newcomer in a ledger.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ from adloco_p2p.core.model.rules import ATTEMPTS_PER_MINUTE
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 REPEATS = 12
-"""The fastest counts: other processes share the caches."""
+"""Repetitions, of which the fastest counts, since other processes share the caches."""
 SIZES = (1024, 4096, 8192, 16384)
 PUZZLE = Puzzle(run=Digest("0" * 64), peer=PeerId("Q" * 52), plan=Digest("1" * 64), round=0, price=1)
 
 
 def seconds_of(attempt: Callable[[int], object], times: int) -> float:
-    """Processor time of one attempt."""
+    """Return the processor time of one attempt."""
     best = float("inf")
     for repeat in range(REPEATS):
         began = time.process_time()

@@ -1,4 +1,5 @@
-"""The memory that an object of the core keeps alive: itself and what it refers to, shared values in full, code left out."""
+"""Measures the memory that an object of the core keeps alive: itself and what it refers to, shared values in full, without
+code."""
 
 import gc
 import sys
@@ -7,11 +8,11 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, partial, Enum)
-"""Nothing is followed beyond these: a bound method leads to its whole surroundings."""
+"""Kinds beyond which nothing is followed: a bound method leads to its whole surroundings."""
 
 
 def reachable_bytes(*roots: object) -> int:
-    """Of all of them together, each object once."""
+    """Return the bytes of all of them together, each object once."""
     seen: set[int] = set()
     pending, total = list(roots), 0
     while pending:

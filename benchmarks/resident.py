@@ -5,18 +5,19 @@ from pathlib import Path
 
 
 def peak_bytes(pid: int) -> int:
-    """The high-water mark of resident memory since the process began, or since `reset_peak`; 0 once it has ended."""
+    """Return the high-water mark of resident memory since the process began, or since `reset_peak`; 0 once it has ended."""
     return _status(pid).get("VmHWM", 0)
 
 
 def resident_bytes(pid: int) -> tuple[int, int]:
-    """Of its own, and pages of files (libraries, mapped weights), which the kernel may drop and read again."""
+    """Return the resident bytes of its own, and of pages of files (libraries, mapped weights), which the kernel may drop and
+    read again."""
     status = _status(pid)
     return status.get("RssAnon", 0) + status.get("RssShmem", 0), status.get("RssFile", 0)
 
 
 def reset_peak(pid: int) -> None:
-    """Let the high-water mark begin again from what is resident."""
+    """Reset the high-water mark to the present resident memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 

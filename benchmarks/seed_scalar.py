@@ -44,22 +44,22 @@ from benchmarks.method.report import keep_tables
 from benchmarks.method.store import RESULTS, Record, Store, command_line, digest_of, read_records
 
 KEPT = RESULTS / "seed_scalar.jsonl.gz"
-"""Records of cells that were trained before; a reader's own go beside them."""
+"""Records of earlier cells; a reader's own go beside them."""
 HOSTS, TUNING_SEED, SEEDS = 4, 1, [2]
 TUNING_ROUNDS, ROUNDS, MEASURED_EVERY = 8, 24, 12
 EPS = 1e-3
 SCALAR = struct.Struct("<f")
-"""What a host publishes in a round."""
+"""The form of what a host publishes in a round."""
 LORA_ROUNDS, LORA_PASSES = 6, 3 * 64
-"""Of rows, in a round of the LoRA run: a forward, and a backward counted as two."""
+"""Rounds of the LoRA run, and passes over rows in one of them: a forward, and a backward counted as two."""
 LORA_FIRST = (3.607, 2.963)
-"""Held-out loss before and after the first round of the swarm run of docs/finetune.md, one host at rate 1e-3: its records of
-averaged hosts have the end alone."""
+"""Held-out loss before and after the first round of the swarm run of docs/finetune.md, one host at rate 1e-3, because its
+records of averaged hosts have only the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What is trained, and the constants that are tried."""
+    """The trained parameters, and the constants that are tried."""
 
     settings: tuple[str, ...]
     """Differences from configs/finetune.yaml."""
@@ -72,14 +72,14 @@ SPACES = {
 }
 
 Loss = Callable[[torch.Tensor], float]
-"""Of parameters [P], in nats."""
+"""Parameters [P] -> loss in nats."""
 
 
 # --- the method ------------------------------------------------------------------------------------------------------
 
 
 def signs(seed: int, size: int) -> torch.Tensor:
-    """Random -1 and 1, [size], fp32: the bits of a generator in whole numbers, which every machine draws alike."""
+    """Return random -1 and 1, [size], fp32: the bits of a generator in whole numbers, which every machine draws alike."""
     words = np.random.PCG64(seed).random_raw(-(-size // 64)).astype("<u8", copy=False)
     bits = np.unpackbits(words.view(np.uint8), count=size)
     return torch.from_numpy(bits).float().mul_(2).sub_(1)
@@ -88,7 +88,7 @@ def signs(seed: int, size: int) -> torch.Tensor:
 def probed(
     theta: torch.Tensor, losses: Sequence[Loss], seeds: Sequence[int], *, eps: float, rate: float
 ) -> tuple[torch.Tensor, bytes]:
-    """One round: the parameters after it [P], and what the hosts published, in their order."""
+    """Do one round. Returns the parameters after it [P], and what the hosts published, in their order."""
     after, published = theta.clone(), b""
     for loss, seed in zip(losses, seeds, strict=True):
         z = signs(seed, len(theta))
@@ -100,8 +100,8 @@ def probed(
 
 
 def replay_(theta: torch.Tensor, published: bytes, seeds: Sequence[int], *, rate: float) -> None:
-    """The same round on a host, or a joiner, that has only what was published. The same bytes: a product with a sign is exact,
-    so fused or not, each value is rounded once."""
+    """Do the round on a host, or a joiner, that has only what was published, with the same bytes as the result: a product with
+    a sign is exact, so fused or not, each value is rounded once."""
     for place, seed in enumerate(seeds):
         scalar = published[place * SCALAR.size : (place + 1) * SCALAR.size]
         _step_(theta, signs(seed, len(theta)), scalar, rate / len(seeds))
@@ -115,7 +115,7 @@ def _step_(theta: torch.Tensor, z: torch.Tensor, scalar: bytes, rate: float) -> 
 
 
 class Task:
-    """A space's model, data and held-out rows, of one seed."""
+    """A space's model, data and held-out rows, for one seed."""
 
     def __init__(self, config: Path, space: str, seed: int) -> None:
         run = load_run(config, [*SPACES[space].settings, f"seed={seed}"]).value
@@ -136,8 +136,8 @@ class Task:
         return self.measure(self.start)
 
     def train(self, *, rate: float, eps: float, rounds: int) -> Record:
-        """Rounds and held-out loss, from none on, and processor seconds of a row's forward pass with all that belongs to it.
-        Ends early where the loss is no number."""
+        """Return rounds and held-out losses, from round 0 on, and processor seconds of a row's forward pass with all that
+        belongs to it. Ends early where the loss is not a number."""
         theta, curve, seconds = self.start, [[0, self.before]], 0.0
         for number in range(rounds):
             begun = time.process_time()
@@ -164,13 +164,13 @@ class Task:
 
 
 def tried(records: Iterable[Record], space: str) -> list[Record]:
-    """Of the tuning seed, the best first."""
+    """Return the records of the tuning seed, the best first."""
     known = [each for each in records if each["space"] == space and each["seed"] == TUNING_SEED]
     return sorted(known, key=lambda each: (each["curve"][-1][1], each["rate"]))
 
 
 class Cells(Store):
-    """Trained where they are missing."""
+    """Records of cells, which are trained where they are missing."""
 
     def __init__(self, config: Path, *files: Path) -> None:
         super().__init__(KEPT, *files)
@@ -192,7 +192,7 @@ class Cells(Store):
 
 
 def train_cells(arguments: argparse.Namespace) -> None:
-    """Tuning first, in both spaces."""
+    """Train the tuning first, in both spaces."""
     torch.set_num_threads(1)
     cells = Cells(arguments.config, arguments.output)
     for space in arguments.spaces:
@@ -209,7 +209,7 @@ def train_cells(arguments: argparse.Namespace) -> None:
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """Seed after seed, each under the averaged adapters of that seed at their best rate."""
+    """Return the seeds one after the other, each under the averaged adapters of that seed at their best rate."""
     lines = [
         "| trained | seed | rate | passes of a row | held-out loss before, after | drop in 100 passes | bytes a host sends "
         "| seconds a pass | times LoRA's passes | pays below |",
@@ -231,7 +231,7 @@ def table(records: Sequence[Record]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of a training: forward passes of a row over all hosts, and bytes that one of them sends."""
+    """The cost of a training: forward passes of a row over all hosts, and bytes that one of them sends."""
 
     rate: float
     before: float
@@ -245,7 +245,7 @@ class Cost:
 
 
 def averaged(lora: Record) -> Cost:
-    """Of a cell of `benchmarks.finetune`."""
+    """Return the cost of a cell of `benchmarks.finetune`."""
     sent = LORA_ROUNDS * lora["num_bytes"] * 2 * (HOSTS - 1) // HOSTS
     return Cost(rate=lora["rate"], before=lora["before"], after=lora["after"], passes=LORA_ROUNDS * LORA_PASSES, sent=sent)
 
@@ -257,13 +257,14 @@ def published(record: Record) -> Cost:
 
 
 def times_passes(scalars: Cost) -> float:
-    """Forward passes beside those with which LoRA begins, for the same drop; infinite where there is none."""
+    """Return the forward passes for the drop over those that LoRA needs for it at its beginning; infinite where there is no
+    drop."""
     return (LORA_FIRST[0] - LORA_FIRST[1]) / LORA_PASSES * scalars.passes / scalars.drop if scalars.drop > 0 else math.inf
 
 
 def pays_below_kbit(lora: Cost, times: float, *, pass_seconds: float) -> float:
-    """The speed of a host's uplink below which scalars reach the end of the LoRA run earlier, if they need so many times its
-    passes to the end, and sending takes time for LoRA alone."""
+    """Return the speed of a host's uplink below which scalars reach the end of the LoRA run earlier, if they need so many times
+    its passes to the end, and sending takes time for LoRA alone."""
     seconds = (times - 1) * lora.passes / HOSTS * pass_seconds
     return 8e-3 * lora.sent / seconds
 

@@ -5,7 +5,7 @@ python -m benchmarks.shards --sizes 14M    only the smaller one
 
 Both sides live at once and take turns, a round of inner steps each; every process has one thread. Processor time is that of
 all processes of a side, which other jobs of the machine disturb less than the time by the clock. Memory: the high-water marks
-of the processes, minus those with a model that is next to nothing, per parameter. On a CPU the processes share memory and
+of the processes, minus those with a negligible model, per parameter. On a CPU the processes share memory and
 cores, so this shows what dividing costs, not what it gains.
 """
 
@@ -34,9 +34,9 @@ from benchmarks.resident import peak_bytes
 ONE = InstanceId(0)
 VOCABULARY, LENGTH, BATCH, STEPS = 259, 128, 2, 2
 WIDTHS = {"none": (64, 1), "14M": (384, 6), "50M": (512, 12)}
-"""Width and layers of each model; the first is next to nothing, and not timed."""
+"""Width and layers of each model; the first is negligible, and not timed."""
 ROUNDS = 4
-"""Of each side; the first one is not counted."""
+"""Rounds of each side; the first one is not counted."""
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def compare(name: str, shards: int, peaks_before: Sequence[dict[str, int]]) -> None:
-    """`peaks_before`: of the processes of each side with a model that is next to nothing."""
+    """Compare the sides. `peaks_before`: those of the processes of each side with a negligible model."""
     sides = [Side(number, name) for number in (1, shards)]
     rounds = [[side.round() for side in sides] for _ in range(ROUNDS)][1:]
     for side in sides:
@@ -82,7 +82,7 @@ def compare(name: str, shards: int, peaks_before: Sequence[dict[str, int]]) -> N
 
 
 class Side:
-    """A peer in a process of its own, which does a round when it is asked to."""
+    """A peer in a process of its own, which does a round on request."""
 
     def __init__(self, processes: int, size: str) -> None:
         words = ["-m", "benchmarks.shards", "--side", str(processes), "--size", size]

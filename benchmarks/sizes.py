@@ -18,7 +18,7 @@ from benchmarks.package_text import LENGTH, prepared
 from benchmarks.text_runs import Runs, Scale, run_command, run_table, tuning_line
 
 SAMPLES = 19_456
-"""Of 256 tokens: 20 tokens per parameter, in whole rounds. Of the 252,144 parameters 196,608 are the tied embedding."""
+"""Samples of 256 tokens: 20 tokens per parameter, in whole rounds. Of the 252,144 parameters 196,608 are the tied embedding."""
 SCALE = Scale(kept=RESULTS / "sizes.jsonl.gz", vocab_size=4096, samples=SAMPLES, tuning_samples=SAMPLES // 4, order=3)
 SEEDS = [1, 2, 3]
 
@@ -29,9 +29,9 @@ _COMMON = (
     f"data.sequence_length={LENGTH}",
 )
 RATES, ETAS, MUON_RATES = ("1.5e-3", "3e-3", "6e-3", "1.2e-2"), ("1.3", "1.7", "2.5"), ("6e-3", "1.2e-2", "2.4e-2")
-"""Tried on the tuning seed, in this order, each at the best of those before."""
+"""Constants that are tried on the tuning seed, in this order, each at the best of those before."""
 SHIPPED_ETA = "1.7"
-"""Of the preset, from `docs/results/method.md`."""
+"""The eta of the preset, from `docs/results/method.md`."""
 FIXED, LARGER = "DiLoCo B 8 H 32", "DiLoCo B 16 H 32"
 TUNED, SHIPPED, MUON = "AdLoCo, eta tuned", f"AdLoCo, eta {SHIPPED_ETA}", "AdLoCo with Muon"
 SEESAW, DOUBLING = "Seesaw, at most 32", "doubling ramp 8 -> 32"
@@ -45,7 +45,7 @@ def fixed(rate: str, batch: int = 8, name: str = FIXED) -> Row:
 
 
 def growing(name: str, rate: str, *more: str) -> Row:
-    """A batch that grows from 8 to 32 at most, the learning rate with its root."""
+    """Return a row whose batch grows from 8 to 32 at most, the learning rate with its root."""
     common = (*_COMMON, f"inner.learning_rate={rate}", "inner.batch_scaling=sqrt", "batch.max_batch=32")
     return adloco(name, *common, *more)
 
@@ -66,7 +66,8 @@ def schedule(name: str, rate: str, ramp: str) -> Row:
 
 
 def tuning(runs: Runs) -> Iterator[Mapping[str, Row]]:
-    """What is tried, by its constant; each set is at the best of the set before, which has to have been run by then."""
+    """Yield the sets of rows that are tried, by their constant; each set uses the best of the set before, which has to have
+    been run by then."""
     yield (rates := {rate: fixed(rate) for rate in RATES})
     rate = runs.best(rates)
     yield (etas := {eta: adaptive(rate, eta) for eta in ETAS})
@@ -74,7 +75,7 @@ def tuning(runs: Runs) -> Iterator[Mapping[str, Row]]:
 
 
 def tuned_rows(runs: Runs) -> list[Row]:
-    """With the constants that the tuning gave."""
+    """Return the rows with the constants that the tuning gave."""
     rate, eta, muon_rate = (runs.best(candidates) for candidates in tuning(runs))
     larger = fixed(f"{float(rate) * sqrt(2):.3g}", 16, LARGER)
     seesaw, doubling = schedule(SEESAW, rate, "seesaw"), schedule(DOUBLING, rate, "doubling")
@@ -83,7 +84,7 @@ def tuned_rows(runs: Runs) -> list[Row]:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Tuning, then one seed after the other, so that an early end leaves whole seeds; the last rows come last."""
+    """Train the tuning, then one seed after the other, so that an early end leaves whole seeds; the last rows come last."""
     runs = Runs(SCALE, arguments.output, text=prepared(SCALE.vocab_size)[1])
     runs.count()
     for candidates in tuning(runs):

@@ -1,4 +1,4 @@
-"""What one host behind a slow link costs three others with fast ones: whole peers in virtual time, without tensors.
+"""The cost of one host behind a slow link to three others with fast ones: whole peers in virtual time, without tensors.
 
 python -m benchmarks.slow_link                              a vector of 45 MB at 2 and at 12 MB/s; two minutes of an idle core
 python -m benchmarks.slow_link --compute-seconds 120 --seeds 3 --rounds 40
@@ -26,29 +26,29 @@ ROWS = {
     "left out by the quorum": (None, 0.7),
     "in every average": (None, None),
 }
-"""With `work.link_tolerance` and `work.quorum`."""
+"""Each way with its `work.link_tolerance` and `work.quorum`."""
 FAST_HOSTS, BATCH, STEPS = 3, 240, 4
 SETTLED_ROUND = 8
-"""From this round on the pace is measured: links are known after three rounds."""
+"""The round from which the pace is measured: links are known after three rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Of the hosts with fast links."""
+    """The pace of the hosts with fast links."""
 
     samples_per_second: float
-    """Of them all."""
+    """The sum over these hosts."""
     slow_in_average: int
-    """Of the measured rounds, in how many the slow host's pseudo-gradient was in the average."""
+    """The measured rounds whose average contained the slow host's pseudo-gradient."""
     num_rounds: int
-    """Measured."""
+    """The measured rounds."""
     reason: str
-    """Of the last plan that names the slow host's link period; empty where none does."""
+    """The reason of the last plan that names the slow host's link period; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """Seconds that a pseudo-gradient takes."""
+    """The seconds that a pseudo-gradient takes."""
 
     fast_seconds: float = 3.75
     """45 MB at 12 MB/s."""
@@ -59,8 +59,8 @@ class Links:
 def pace_with_slow_link(
     seed: int, *, rounds: int, compute_seconds: float, links: Links, tolerance: float | None = 0.1, quorum: float | None = None
 ) -> Pace:
-    """Three hosts with fast links, and one with a slow one. `tolerance`: `work.link_tolerance`, `quorum`: `work.quorum`. Raises
-    Violation."""
+    """Return the pace of three hosts with fast links beside one with a slow one. `tolerance`: `work.link_tolerance`, `quorum`:
+    `work.quorum`. Raises Violation."""
     slow = name_of(FAST_HOSTS) if links.slow_seconds is not None else None
     rules = constant_rules(WorkRules(rounds=rounds, inner_steps=STEPS, link_tolerance=tolerance, quorum=quorum), batch=BATCH)
     rates = dict.fromkeys(range(FAST_HOSTS), VECTOR_BYTES / links.fast_seconds)

@@ -40,7 +40,7 @@ from benchmarks.text_runs import Runs, Scale, price_table, run_command, run_tabl
 
 PARAMETERS = 270_816
 SAMPLES = 21_120
-"""Of 256 tokens: 20 tokens per parameter, in whole rounds. Of the parameters 49,152 are the tied embedding."""
+"""Samples of 256 tokens: 20 tokens per parameter, in whole rounds. 49,152 of the parameters are the tied embedding."""
 SCALE = Scale(
     kept=RESULTS / "small_vocabulary.jsonl.gz",
     vocab_size=512,
@@ -60,10 +60,10 @@ _SHAPE = {
 }
 _COMMON = (*(f"model.architecture.{name}={number}" for name, number in _SHAPE.items()), f"data.sequence_length={LENGTH}")
 RATES = {"muon": ("1e-2", "2e-2", "4e-2"), "adamw": ("6e-3",)}
-"""Tried on the tuning seed; all other rows have Muon at the best of its rates."""
+"""Rates that are tried on the tuning seed; all other rows have Muon at the best of its rates."""
 H = 8
 START, LARGEST, STEEPEST = 16, 64, 128
-"""Batches; with 16, each of the four hosts has four rows a step. Rows grow to 64 at most, but a ramp that goes to 128."""
+"""Batches; with 16, each of the four hosts has four rows a step. Rows grow to 64 at most, except a ramp to 128."""
 CAP, GENTLE_ETA = 36, "2.5"
 FIXED, LARGER = f"DiLoCo B {START} H {H}", f"DiLoCo B 32 H {H}"
 TEST, GENTLE = f"AdLoCo, eta {SHIPPED_ETA}", f"AdLoCo, eta {GENTLE_ETA}"
@@ -78,26 +78,26 @@ PRICES = ((SLOW_LOW, SEESAW), (CAPPED, LINEAR), (SLOW_CAPPED, LINEAR), (TEST, ST
 
 
 def fixed(rate: str, batch: int = START, kind: str = "muon") -> Row:
-    """A constant batch, with the learning rate times the root of what it is of START."""
+    """Return a row with a constant batch, and the learning rate times the root of its ratio to START."""
     own = rate if batch == START else f"{float(rate) * sqrt(batch / START):.3g}"
     settings = (*_COMMON, f"inner.kind={kind}", f"inner.learning_rate={own}")
     return diloco(batch, H, *settings, momentum=0.5, name=f"DiLoCo B {batch} H {H}")
 
 
 def growing(name: str, rate: str, *more: str, most: int = LARGEST) -> Row:
-    """A batch that grows from START to `most` at most, the learning rate with its root."""
+    """Return a row whose batch grows from START to `most` at most, the learning rate with its root."""
     optimizer = ("inner.kind=muon", f"inner.learning_rate={rate}", "inner.batch_scaling=sqrt")
     batches = (f"batch.initial_batch={START}", f"batch.max_batch={most}")
     return adloco(name, *_COMMON, *optimizer, *batches, f"work.inner_steps={H}", *more)
 
 
 def tuning(kind: str = "muon") -> Mapping[str, Row]:
-    """What is tried, by its constant."""
+    """Return the rows that are tried, by their constant."""
     return {rate: fixed(rate, kind=kind) for rate in RATES[kind]}
 
 
 def rows(rate: str) -> list[Row]:
-    """DiLoCo, the pairs of PRICES, and what is exploratory."""
+    """Return DiLoCo, the pairs of PRICES, and the exploratory rows."""
     linear, seesaw = (("batch.test=schedule", f"batch.ramp={ramp}") for ramp in ("linear", "seesaw"))
     bounded = (f"batch.eta={SHIPPED_ETA}", f"batch.growth_cap={BOUND}")
     return [
@@ -117,12 +117,12 @@ def rows(rate: str) -> list[Row]:
 
 
 def tuned_rows(runs: Runs) -> list[Row]:
-    """With the learning rate that the tuning gave."""
+    """Return the rows with the learning rate that the tuning gave."""
     return rows(runs.best(tuning()))
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Tuning, then one seed after the other, so that an early end leaves whole seeds."""
+    """Train the tuning, then one seed after the other, so that an early end leaves whole seeds."""
     runs = Runs(SCALE, arguments.output, text=text_of_runs())
     runs.count()
     for kind in RATES:
@@ -134,7 +134,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def text_of_runs() -> str:
-    """The digest of the text and the size of its vocabulary."""
+    """Return the digest of the text and the size of its vocabulary."""
     return f"{prepared(SCALE.vocab_size)[1]} in {SCALE.vocab_size} tokens"
 
 

@@ -5,14 +5,14 @@
 Every SECONDS one peer, drawn at random, is killed with SIGKILL and started again, or stopped with SIGSTOP for 20 s, or asked
 to leave and started again. Every fourth peer is only ever stopped, so that its memory is watched for the whole time. Bad peers
 (`bad_peer.py`) are members too, one of each kind in turn; nobody disturbs them. Every peer has a device of the speed that
---step-seconds says (`paced.py`), so that ten fit on two cores. Printed at the end, and checked of the honest
+--step-seconds gives (`paced.py`), so that ten fit on two cores. These are printed at the end, and checked for the honest
 peers (exit code 1 where one fails):
 
 - rounds go on: never longer than --stuck seconds without one,
 - all hosts of an instance have the same digest after a round, or take the others' state within three rounds,
 - losses are numbers, and the last ones are lower than the first,
 - a peer's own memory (USS) grows by less than 5 % from the first fifth of the time after the warm-up to the last,
-- who is asked to leave has left within a minute,
+- a peer that is asked to leave has left within a minute,
 - no process of a dead peer lives on, and nothing is left at the end.
 
 The run has more rounds than fit into the time; it is asked to stop at the end. DIR/deeds.txt lists what was done to whom, and
@@ -48,14 +48,14 @@ FREEZE_SECONDS = 20.0
 LOOK_SECONDS = 0.25
 STOP_SECONDS = 60.0
 START_SECONDS = 1800.0
-"""Of the first peer, at any speed of the machine."""
+"""How long the first peer may take to start, at any speed of the machine."""
 MEMORY_EVERY_SECONDS = 5.0
 MAX_GROWTH = 0.05
 INTERRUPTED = (130, -signal.SIGINT)
-"""Of a peer that was asked to leave while it was starting; the second before it could take notice."""
+"""Exit codes of a peer that was asked to leave while it was starting; the second one before it could take notice."""
 REPAIR_ROUNDS = 3
 STEADY_EVERY = 4
-"""One peer of so many is never killed nor asked to leave."""
+"""One of so many peers is never killed nor asked to leave."""
 TELL_SECONDS = 60.0
 LOSSES = 20
 """Rounds whose losses are compared, at the beginning and at the end."""
@@ -68,17 +68,17 @@ class Peer(Member):
     """One peer of the swarm over all its lives."""
 
     kind: str = ""
-    """Of a bad one."""
+    """The kind of a bad peer; empty for an honest one."""
     is_steady: bool = False
-    """Only ever stopped."""
+    """Whether it is only ever stopped."""
     frozen_until: float | None = None
     leaving_until: float | None = None
     restarted_at: float | None = None
-    """Until its next round ends."""
+    """When it was started again, until its next round ends."""
     rounds: dict[tuple[int, int], str] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
     memory: list[tuple[float, int]] = field(default_factory=list)
-    """Seconds of this life, bytes of its own."""
+    """Seconds of this life, and its own bytes then."""
     began: float = 0.0
     growths: list[float] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Peer(Member):
         return self.is_alive and self.frozen_until is None and self.leaving_until is None
 
     def note_rounds(self) -> list[Event]:
-        """Round events since the last call, whose digests and losses are kept."""
+        """Return the round events since the last call, and keep their digests and losses."""
         events = list(self.new_rounds())
         for event in events:
             self.rounds[event["round"], event["instance"]] = event["digest"]
@@ -107,7 +107,7 @@ class Peer(Member):
             self.memory.append((time.monotonic() - self.began, psutil.Process(self.process.pid).memory_full_info().uss))
 
     def end_life(self, warm_seconds: float) -> None:
-        """Note how much memory grew between the end of the warm-up and now."""
+        """Note how much memory grew from the end of the warm-up to now."""
         warm = [size for seconds, size in self.memory if seconds >= warm_seconds]
         if len(warm) >= 10:
             fifth = max(1, len(warm) // 5)
@@ -118,7 +118,7 @@ class Peer(Member):
 
 def main() -> int:
     arguments = _arguments()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would have its peers ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # peers started by a shell's background job would ignore it
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31)
     say(f"seed {seed}, {arguments.peers} peers, {arguments.minutes:g} minutes, something every {arguments.every:g} s")
     arguments.workdir = arguments.workdir.resolve()
@@ -144,7 +144,7 @@ class Soak:
         self.longest_pause = 0.0
         self.orphans: list[str] = []
         self.stubborn: list[str] = []
-        """Those that had not left a minute after being asked to."""
+        """Peers that had not left a minute after being asked to."""
         self.back_seconds: list[float] = []
         self.is_ending = False
 
@@ -195,7 +195,7 @@ class Soak:
         self._look()
 
     def judge(self) -> int:
-        time.sleep(2.0)  # daemons see that their parents are gone
+        time.sleep(2.0)  # daemons notice that their parents are gone
         left = processes_of(self.folder)
         rounds: dict[tuple[int, int], dict[str, list[str]]] = {}
         for peer in self.peers:
@@ -236,7 +236,7 @@ class Soak:
         return 1 if failed else 0
 
     def _losses(self) -> tuple[float, float]:
-        """Medians of the first and the last rounds; not a number where any loss is none."""
+        """Return the medians of the first and the last rounds; NaN where any loss is NaN."""
         by_round: dict[int, float] = {number: loss for peer in self.peers for number, loss in peer.losses.items()}
         losses = [loss for _, loss in sorted(by_round.items())]
         if not losses or not all(math.isfinite(loss) for loss in losses):
@@ -307,11 +307,11 @@ class Soak:
     def _kill(self, peer: Peer) -> None:
         peer.kill()
         peer.end_life(self.arguments.warm)
-        time.sleep(1.0)  # its daemon sees that its parent is gone
+        time.sleep(1.0)  # its daemon notices that its parent is gone
         self.orphans += processes_of(peer.workdir)
 
     def _see_off(self, now: float) -> None:
-        """Start those again that have left as they were asked to."""
+        """Start those again that have left on request."""
         for peer in self.peers:
             if peer.leaving_until is None or (peer.is_alive and now < peer.leaving_until):
                 continue
@@ -334,15 +334,15 @@ class Soak:
 
 
 def begin_peer(folder: Path, name: str, *arguments: object, step_seconds: float, kind: str = "") -> Peer:
-    """An honest peer, or a bad one of the kind, whose device takes so long for an inner step; in a session of its own, since
-    Ctrl-C is for this program alone."""
+    """Start an honest peer, or a bad one of the kind, whose device takes so long for an inner step. It has a session of its
+    own, since Ctrl-C is for this program alone."""
     program = ("benchmarks.bad_peer", kind, step_seconds) if kind else paced(step_seconds)
     command = node_command(*arguments, workdir=folder / name, listen=LOOPBACK, program=program)
     return Peer(workdir=folder / name, command=command, popen=IN_OWN_SESSION, kind=kind).start()
 
 
 def soak_document(folder: Path, *, inner_steps: int, instances: int) -> dict[str, Any]:
-    """The configuration of a run that has more rounds than fit into any soak."""
+    """Return the configuration of a run that has more rounds than fit into any soak."""
     return {
         "name": "soak",
         "model": {"architecture": llama(width=64, layers=2, heads=2, intermediate=128)},
@@ -357,7 +357,7 @@ def soak_document(folder: Path, *, inner_steps: int, instances: int) -> dict[str
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Living processes, daemons among them, that work under the folder."""
+    """Return the live processes, daemons among them, that work under the folder."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or ()

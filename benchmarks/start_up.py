@@ -19,7 +19,7 @@ from benchmarks.join_time import OWN_PEERS, Peer, Waiter, timed
 from benchmarks.nodes import write_config
 
 STEP_SECONDS = 0.5
-"""Of the founder's device: a sleep."""
+"""The time of an inner step on the founder's device, which sleeps."""
 MINUTES = 10.0
 
 
@@ -29,11 +29,11 @@ def spin() -> None:
 
 
 def moments_of(peer: Peer, waiter: Waiter) -> dict[str, tuple[float, float]]:
-    """Moment -> wall and processor seconds since the start of the process, which is ended."""
+    """Return wall and processor seconds of each moment since the start of the process, which is ended."""
     imported = waiter.wait(lambda: peer.said("looking for the swarm"), "the imports")[0]
     found = waiter.wait(lambda: peer.said("run "), "the run")[0]
     up = waiter.wait(lambda: peer.first("started", since=peer.began), "the node")["time"]
-    time.sleep(0.2)  # the sampler of processor seconds sees the last moment too
+    time.sleep(0.2)  # so that the sampler of processor seconds sees the last moment
     peer.kill()
     moments = {"imported": imported, "run found": found, "node up": up}
     return {name: (at - peer.began, peer.processor_seconds(at)) for name, at in moments.items()}

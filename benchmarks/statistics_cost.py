@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _fastest(shell: ModelShell, instance: Instance, *, batch: int, micro: int, length: int) -> tuple[float, float]:
-    """Processor seconds of a plain and of a measured inner step."""
+    """Return the processor seconds of a plain and of a measured inner step."""
     ids = torch.randint(VOCAB_SIZE, (batch, length), generator=torch.Generator().manual_seed(batch))
     rows = Batch(input_ids=ids, labels=ids)
     seconds: dict[bool, list[float]] = {False: [], True: []}

@@ -15,7 +15,7 @@ def constant_rules(work: WorkRules, *, batch: int) -> Rules:
 
 
 def speed_device(round_samples: float) -> type[HashDevice]:
-    """One that takes the `round_seconds` of its world for so many samples, a little more or less."""
+    """Return a device that takes about the `round_seconds` of its world for so many samples."""
 
     class SpeedDevice(HashDevice):
         def inner_seconds(self, effect: RunInner) -> float:

@@ -1,11 +1,11 @@
-"""A process that has the address of a run and no seat in it, and floods: forged messages, large requests to the DHT, and
-streams that send nothing.
+"""A process that has the address of a run and no seat in it, and floods the run: forged messages, large requests to the DHT,
+and streams that send nothing.
 
-  python -m benchmarks.stranger --initial-peers ADDRESS ... --workdir DIR [--seconds 60] [--only takes_over ...]
+python -m benchmarks.stranger --initial-peers ADDRESS ... --workdir DIR [--seconds 60] [--only takes_over ...]
 
-Its messages are those of the simulated world (`benchmarks/adversary/strangers.py`), signed with a key of its own, as
-fast as the others take them. Beside that it opens streams to everything that a peer serves, and holds them half open. Every few
-seconds it prints how many frames were answered so far, and at the end how many were taken, and why the others were refused.
+Its messages are those of the simulated world (`benchmarks/adversary/strangers.py`), signed with a key of its own, as fast as
+the others take them. It also opens streams to everything that a peer serves, and holds them half open. Every few seconds it
+prints how many frames were answered so far, and at the end how many were accepted, and why the others were refused.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from benchmarks.adversary.strangers import ALL, Deed, Strangers, forges_a_histor
 
 DEEDS: dict[str, Deed] = {deed.__name__: deed for deed in (*ALL, forges_a_history)}
 DEEDS["shows_false_proofs"] = FALSE_PROOFS = FalseProofs()
-"""It does nothing where a seat costs nothing."""
+"""This deed does nothing where a seat costs nothing."""
 HELD_STREAMS = 256
 PAUSE_SECONDS = 0.02
 COUNT_SECONDS = 2.0
@@ -52,12 +52,12 @@ PROOFS_MADE = re.compile(r", (\d+) false proofs of work made$", re.MULTILINE)
 
 
 def frames_answered(output: str) -> int:
-    """How many a stranger had sent, and had answers to, when it printed this."""
+    """Return how many frames a stranger had sent and had answers to, by its output."""
     return max(map(int, ANSWERED.findall(output)), default=0)
 
 
 def false_proofs_made(output: str) -> int:
-    """The same of the proofs of work that it had to show."""
+    """Return how many false proofs of work it had made, by its output."""
     return max(map(int, PROOFS_MADE.findall(output)), default=0)
 
 
@@ -67,7 +67,7 @@ class Stranger:
     def __init__(self, node: SwarmNode, run: RunConfig, peers: Sequence[PeerId], *, deeds: Sequence[Deed], seed: int) -> None:
         self.answers: Counter[str] = Counter()
         self.num_answered = 0
-        """Frames that a peer took or refused with a reason; not those that failed on the way."""
+        """Frames that a peer accepted or refused with a reason; not those that failed on the way."""
         self._node, self._peers = node, list(peers)
         self._attack = Strangers(deeds=deeds, names=(node.me,), decide=decide_by(run.rules))
         self._pending: list[tuple[PeerId, object]] = []
@@ -113,14 +113,14 @@ class Stranger:
         pump.cancel()
 
     async def _tell(self, peer: PeerId, message: object) -> None:
-        """Past the limits that the product has for what it sends."""
+        """Send without the limits that the product has for what it sends."""
         for envelope in self._wire._envelopes(message):
             try:
                 stub = AdlocoGossip.get_stub(self._node.p2p, hivemind_id(peer))
                 answer = await stub.rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
                 self.answers[TAKEN if answer.accepted else answer.reason[:60]] += 1
                 self.num_answered += 1
-            except Exception as error:  # whatever the others do to it is what it deserves
+            except Exception as error:  # whatever the others do to it is deserved
                 self.answers[type(error).__name__] += 1
 
     async def _ask_the_dht(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs on the text of the packages at one size: their records, and the table of them beside the tables of counts."""
+"""Runs on the text of the packages at one size: their records, and their table beside the tables of counts."""
 
 import argparse
 import time
@@ -16,9 +16,9 @@ from benchmarks.method.store import pack as keep
 from benchmarks.package_text import PACKAGE_CHARACTERS, Prepared, kneser_ney_losses, ngram_losses, prepared
 
 COUNTED = "tables of counts"
-"""Key of their record."""
+"""The key of the record of these tables."""
 POINTS = 8
-"""Times that a run is measured."""
+"""How often a run is measured."""
 PRICED = ("rounds", "bytes_per_peer", "loss")
 
 
@@ -27,11 +27,11 @@ class Scale:
     """What all runs of a page have in common."""
 
     kept: Path
-    """Records of runs that were made before; a reader's own go beside them."""
+    """Records of earlier runs; a reader's own go beside them."""
     vocab_size: int
     samples: int
     tuning_samples: int
-    """Of a run of the tuning seed."""
+    """Samples of a run of the tuning seed."""
     order: int
     """Tokens of the longest table of counts."""
     kneser_ney: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Scale:
     package_characters: int = PACKAGE_CHARACTERS
 
     def prepared(self) -> Prepared:
-        """The text of this machine."""
+        """Return the text of this machine."""
         return prepared(self.vocab_size, self.package_characters)
 
     def samples_of(self, seed: int) -> int:
@@ -47,10 +47,10 @@ class Scale:
 
 
 class Runs(Store):
-    """Of one size, each with its text."""
+    """The runs of one size, each with its text."""
 
     def __init__(self, scale: Scale, *files: Path, text: str | None = None) -> None:
-        """`text`: the digest of what is trained on, which is part of every key; none: that of the last tables of counts."""
+        """`text`: the digest of the training text, which is part of every key; None: that of the last tables of counts."""
         super().__init__(scale.kept, *files)
         self.scale = scale
         self.text = text or self.records[COUNTED]["text"]
@@ -59,11 +59,11 @@ class Runs(Store):
         return self.records.get(self.key(row, seed))
 
     def of_seeds(self, row: Row, seeds: Sequence[int]) -> dict[int, Record]:
-        """The records of the seeds that were run."""
+        """Return the records of the seeds that were run."""
         return {seed: record for seed in seeds if (record := self.find(row, seed)) is not None}
 
     def count(self) -> None:
-        """The tables of counts, where they are not of this text."""
+        """Make the tables of counts, unless they are of this text."""
         if self.records.get(COUNTED, {}).get("text") != self.text:
             scale, (rows, _, size) = self.scale, self.scale.prepared()
             losses = ngram_losses(rows, scale.vocab_size, scale.samples, scale.order)
@@ -72,7 +72,7 @@ class Runs(Store):
             self.keep(COUNTED, record)
 
     def train(self, row: Row, seed: int) -> None:
-        """Minutes, where there is no record yet."""
+        """Train the row; takes minutes where there is no record yet."""
         if self.find(row, seed) is not None:
             return
         started, scale = time.monotonic(), self.scale
@@ -83,14 +83,14 @@ class Runs(Store):
         print(f"seed {seed}  {row.name:24s} {record['loss']:.4f}  {time.monotonic() - started:.0f} s  {shown}", flush=True)
 
     def keep_all(self) -> None:
-        """What is of this text, beside the page."""
+        """Keep the records of this text beside the page."""
         keep([record for _, record in sorted(self.records.items()) if record["text"] == self.text], self.scale.kept)
 
     def key(self, row: Row, seed: int) -> str:
         return key_of(row, seed, samples=self.scale.samples_of(seed), base=BASE.read_text("utf-8") + self.text)
 
     def best(self, candidates: Mapping[str, Row]) -> str:
-        """The constant whose run of the tuning seed ended lowest. All of them were run."""
+        """Return the constant whose run of the tuning seed ended lowest, once all of them were run."""
         missing = [constant for constant, row in candidates.items() if self.find(row, TUNING_SEED) is None]
         assert not missing, f"not run with {', '.join(missing)}"
         best = self.best_so_far(candidates)
@@ -98,18 +98,18 @@ class Runs(Store):
         return best
 
     def best_so_far(self, candidates: Mapping[str, Row]) -> str | None:
-        """The same of those that were run, if any were."""
+        """Return the best constant of those that were run, if any were."""
         losses = self.tried(candidates)
         return min(losses, key=losses.__getitem__, default=None)
 
     def tried(self, candidates: Mapping[str, Row]) -> dict[str, float]:
-        """Final losses of the tuning seed."""
+        """Return final losses of the tuning seed."""
         found = {constant: self.find(row, TUNING_SEED) for constant, row in candidates.items()}
         return {constant: record["loss"] for constant, record in found.items() if record is not None}
 
 
 def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str]:
-    """Every row that has a seed, its loss paired with that of the first, and the tables of counts."""
+    """Return every row that has a seed, its loss paired with that of the first row, and the tables of counts."""
     counted = runs.records[COUNTED]
     size = counted["bytes_per_token"]
     lines = [
@@ -136,7 +136,8 @@ def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str
 def price_table(
     runs: Runs, pairs: Sequence[tuple[Row, Row]], seeds: Sequence[int], *, names: tuple[str, str] = ("batch", "schedule")
 ) -> list[str]:
-    """Rows beside those that they are compared with, on the seeds that both have. `names`: of the two, at the head."""
+    """Return rows beside those that they are compared with, on the seeds that both have. `names`: the names of the two at the
+    head."""
     lines = [
         f"| {' | '.join(names)} | seeds | rounds | MB sent per peer | final loss | {' minus '.join(names)} | by seed |",
         "|---|---|---|---|---|---|---|---|",
@@ -160,7 +161,7 @@ def price_table(
 
 
 def tuning_line(runs: Runs, name: str, what: str, candidates: Mapping[str, Row]) -> str:
-    """Final losses of the tuning seed by the constants that were tried, the best marked."""
+    """Return final losses of the tuning seed by the constants that were tried, with the best marked."""
     return f"| {name} | {what} | {tried_words(runs.tried(candidates), runs.best_so_far(candidates))} |"
 
 
@@ -173,8 +174,8 @@ def run_command(
     train: Act,
     tables: Callable[[Runs], dict[str, list[str]]],
 ) -> None:
-    """`python -m benchmarks.NAME run` trains what the records lack, `report` rewrites the tables of the page and keeps all
-    records of its text."""
+    """Run `python -m benchmarks.NAME`: `run` trains what the records lack, `report` rewrites the tables of the page and keeps
+    all records of its text."""
 
     def tabulate(arguments: argparse.Namespace) -> None:
         runs = Runs(scale, *arguments.runs)

@@ -38,20 +38,20 @@ from benchmarks.method.run import BASE, run_row
 from benchmarks.method.store import RESULTS, Record, command_line, key_of, pack, records_by_key, train_missing
 
 KEPT = RESULTS / "tuned.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 SAMPLES = 8192
 FIRST, OTHERS = 0, (11, 12)
-"""Tuning seeds: of all nine, and of the three that ended lowest."""
+"""Tuning seeds: the one of all nine pairs, and those of the three that ended lowest."""
 FINALISTS = 3
 SEEDS = [6, 7, 8, 9, 10]
 RATES, RATES_16 = ("4.2e-3", "6e-3", "8.5e-3"), ("6e-3", "8.5e-3", "1.2e-2")
 WARM_UPS = (512, 1024, 2048)
-"""Samples, of 8,192."""
+"""Samples of warm-up, of 8,192."""
 STUDENT_OF_ALL = 5.885
 """Two-sided quantile of Student's t with 4 degrees of freedom at 5 % over the 12 planned intervals, six of each measure."""
 
 Made = Callable[..., Row]
-"""Takes settings and gives the row."""
+"""Takes settings and returns the row."""
 
 
 def _grown(name: str, *more: str) -> Made:
@@ -75,7 +75,7 @@ METHODS: dict[str, Made] = {
     CAPPED: _grown(CAPPED, "batch.eta=1.5", "batch.max_batch=20"),
     DOUBLING: _schedule(DOUBLING, "doubling", 32),
 }
-"""As the rows of the same batches in `benchmarks.method`, without rate and warm-up."""
+"""The rows of the same batches in `benchmarks.method`, without rate and warm-up."""
 
 Pair = tuple[str, int | str]
 """A learning rate, and samples of warm-up."""
@@ -114,7 +114,7 @@ class Runs:
         return self._records.get(self.key(method, pair, seed))
 
     def mean(self, method: str, pair: Pair, *seeds: int) -> float:
-        """Of the final losses; infinite where a seed is missing."""
+        """Return the mean of the final losses; infinite where a seed is missing."""
         found = [self.find(method, pair, seed) for seed in seeds]
         return fmean(record["loss"] if record else float("inf") for record in found)
 
@@ -125,7 +125,7 @@ class Runs:
         return min(self.finalists(method), key=lambda pair: self.mean(method, pair, FIRST, *OTHERS))
 
     def of_winner(self, method: str) -> dict[int, Record]:
-        """On the seeds that are reported."""
+        """Return the winner's records on the seeds that are reported."""
         pair = self.winner(method)
         return {seed: record for seed in SEEDS if (record := self.find(method, pair, seed))}
 
@@ -141,7 +141,8 @@ class Runs:
 
 
 def train(arguments: argparse.Namespace, *, search: Search = SEARCH, kept: Path | None = None) -> None:
-    """One method after the other, so that an early end leaves whole methods. Each stage chooses what the next one trains."""
+    """Train one method after the other, so that an early end leaves whole methods. Each stage chooses what the next one
+    trains."""
     kept = kept or KEPT
 
     def runs() -> Runs:
@@ -182,14 +183,14 @@ def winner_table(runs: Runs) -> list[str]:
 
 
 def corrected(left: Mapping[int, float], right: Mapping[int, float]) -> str:
-    """The difference with an interval that holds for all planned ones at once (Bonferroni); all seeds are needed."""
+    """Return the difference with an interval that holds for all planned ones at once (Bonferroni); all seeds are needed."""
     difference = paired(left, right)
     assert difference is not None and difference.half_width is not None and left.keys() == right.keys() == set(SEEDS)
     return replace(difference, half_width=difference.half_width * STUDENT_OF_ALL / STUDENT_95[len(SEEDS) - 2]).shown(3)
 
 
 Losses = Mapping[int, float]
-"""By seed."""
+"""Losses by seed."""
 PLAIN = {"": shown}
 PLANNED = {"": shown, ", corrected": corrected}
 
@@ -197,7 +198,8 @@ PLANNED = {"": shown, ", corrected": corrected}
 def minus_table(
     runs: Runs, test: str, *, but: str | None = None, ways: Mapping[str, Callable[[Losses, Losses], str]] = PLAIN
 ) -> list[str]:
-    """Of all other rows, or all but one. `ways` to give a difference, by what the head of the column adds."""
+    """Return the difference to all other rows, or all but one. `ways`: how to give a difference, by what the head of the column
+    adds."""
     measures = {"final loss": lambda some: losses_of(some.values()), f"at {PRICE:g} a doubling": at_price}
     columns = {f"{name}{more}": (measure, way) for name, measure in measures.items() for more, way in ways.items()}
     lines = [f"| {test}, minus | rounds | {' | '.join(columns)} | final loss by seed |", "|" + "---|" * (3 + len(columns))]
@@ -214,7 +216,7 @@ def minus_table(
 
 
 def grid_table(runs: Runs) -> list[str]:
-    """All that was tried: the loss on the first tuning seed and, of the finalists, the mean over three."""
+    """Return all that was tried: the loss on the first tuning seed and, for the finalists, the mean over three."""
     lines = [f"| row | rate | warm-up of {' | '.join(f'{samples:,}' for samples in WARM_UPS)} |", "|" + "---|" * 5]
     for method in runs.whole:
         finalists, winner = runs.finalists(method), runs.winner(method)
@@ -238,7 +240,7 @@ def tables(runs: Runs) -> dict[str, list[str]]:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    """The tables, and the packed records. Runs with other settings are left out."""
+    """Write the tables and the packed records. Runs with other settings are left out."""
     records = records_by_key(KEPT, arguments.runs)
     runs = Runs(records)
     rewrite(RESULTS / "tuned.md", tables(runs))

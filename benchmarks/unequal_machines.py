@@ -28,10 +28,10 @@ from benchmarks.method.run import BASE, run_row
 from benchmarks.method.store import RESULTS, Record, command_line, key_of, pack, records_by_key, train_missing
 
 KEPT = RESULTS / "unequal_machines.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 SEEDS = [1, 2, 3, 4, 5]
 SECONDS = 600.0
-"""Emulated time of every run, at most."""
+"""The most emulated time of every run."""
 H, FORK = 32, 4
 LARGE, SMALL = (2.0, 2.0), (1.0, 1.0)
 
@@ -42,9 +42,9 @@ class Arm:
 
     name: str
     batch: int
-    """Of an instance."""
+    """The batch of an instance."""
     samples: int
-    """That fit SECONDS."""
+    """The samples that fit SECONDS."""
     speeds: tuple[float, ...] = (*LARGE, *SMALL)
     instances: int = 1
     is_guarded: bool = True
@@ -71,13 +71,13 @@ def key(arm: Arm, seed: int) -> str:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """All rows of one seed before the next seed."""
+    """Train all rows of one seed before the next seed."""
     jobs = [(key(arm, seed), partial(run_row, arm.row, seed, samples=arm.samples)) for seed in arguments.seeds for arm in ARMS]
     train_missing(KEPT, arguments.output, jobs)
 
 
 def table(records: Mapping[str, Record]) -> list[str]:
-    """Final losses after the same emulated time, and what each lies above the first two rows."""
+    """Return final losses after the same emulated time, and their difference to the first two rows."""
     seeds = sorted({record["seed"] for record in records.values()})
     found = {arm.name: [records[key(arm, seed)] for seed in seeds if key(arm, seed) in records] for arm in ARMS}
     lines = [
@@ -97,7 +97,7 @@ def table(records: Mapping[str, Record]) -> list[str]:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    """The table, and the packed records. Runs with other settings are left out."""
+    """Write the table and the packed records. Runs with other settings are left out."""
     records = records_by_key(KEPT, arguments.runs)
     known = {key(arm, seed) for arm in ARMS for seed in {record["seed"] for record in records.values()}}
     shown = {name: record for name, record in sorted(records.items()) if name in known}

@@ -29,7 +29,7 @@ ROUNDS = 24
 BRANCHED = (3, 9, 15, 21)
 """Rounds of the run that are branched."""
 SPREADS = {"equal": (32, 32), "24 to 40": (24, 40), "16 to 48": (16, 48), "8 to 64": (8, 64)}
-"""Fewest and most steps, evenly over the hosts; of the last one evenly in their logarithm, mean 32 or near."""
+"""Fewest and most steps, evenly over the hosts; in the last spread evenly in their logarithm, mean 32 or near."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Host:
 
 @dataclass(slots=True)
 class Task:
-    """The model, its rows, and how a host trains."""
+    """The model, its rows, and the training of a host."""
 
     shell: ModelShell
     rows: IndexedRows
@@ -56,7 +56,8 @@ class Task:
     betas: tuple[float, float] = field(default=(0.9, 0.95))
 
     def pseudo_gradient(self, outer: torch.Tensor, host: Host, *, steps: int, batch: int) -> torch.Tensor:
-        """Of a host that does `steps` inner steps of `batch` rows from `outer` [P]; advances the host's state."""
+        """Return the pseudo-gradient of a host that does `steps` inner steps of `batch` rows from `outer` [P]; advances the
+        host's state."""
         local = outer.clone()
         self.shell.bind(local)
         for _ in range(steps):
@@ -76,7 +77,7 @@ class Task:
 
 
 def steps_of(spread: tuple[int, int], num_hosts: int) -> list[int]:
-    """One number of steps per host."""
+    """Return the number of steps of each host."""
     fewest, most = spread
     parts = [index / (num_hosts - 1) for index in range(num_hosts)]
     if most >= 8 * fewest:
@@ -85,7 +86,7 @@ def steps_of(spread: tuple[int, int], num_hosts: int) -> list[int]:
 
 
 def scalars(vectors: Sequence[torch.Tensor], steps: Sequence[int], batch: int) -> tuple[list[Contribution], float]:
-    """The hosts' statistics of their pseudo-gradients, and the squared norm of the average."""
+    """Return the hosts' statistics of their pseudo-gradients, and the squared norm of the average."""
     total = sum(steps)
     average = torch.stack([vector * (count / total) for vector, count in zip(vectors, steps, strict=True)]).sum(0)
     found = [
@@ -102,7 +103,7 @@ def scalars(vectors: Sequence[torch.Tensor], steps: Sequence[int], batch: int) -
 
 
 def ratios(rounds: Sequence[tuple[list[Contribution], float]]) -> tuple[float, float]:
-    """Noise over signal by the node's formula and by the plain one, sums over rounds."""
+    """Return noise over signal by the node's formula and by the plain one, from sums over rounds."""
     samples = [noise_of(found, averaged, num_hosts=len(found)) for found, averaged in rounds]
     ours = fsum(s.noise for s in samples) / fsum(s.signal for s in samples)
     plain_noise = []

@@ -1,4 +1,4 @@
-"""Averages that no plan asks for, as benchmarks and tests of the averaging alone begin them."""
+"""Averages without a plan, for benchmarks and tests of the averaging alone."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import NO_INSTANCE, NO_PLAN
 
 
 def unplanned(*, key: Digest, weights: tuple[tuple[PeerId, int], ...], timeout_seconds: float, **more: Any) -> Average:
-    """The first attempt, of members with equally many inner steps, unless `more` gives these fields of `Average`."""
+    """Return the first attempt, of members with equally many inner steps, unless `more` gives these fields of `Average`."""
     fields: dict[str, Any] = {
         "instance": NO_INSTANCE,
         "round": 0,

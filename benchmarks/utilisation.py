@@ -39,9 +39,10 @@ from benchmarks.method.world import World
 TARGET = 0.95
 NAMES = get_args(get_type_hints(AveragingConfig)["codec"])
 ROUNDS, STEPS = 24, 2
-"""Of the small model that the state machines train; its few inner steps take as long as the H of the large one."""
+"""Rounds and inner steps of the small model that the state machines train; its few inner steps take as long as the H of the
+large one."""
 OUTER_VALUES = 1 << 23
-"""Values that the outer step is timed on."""
+"""Values on which the outer step is timed."""
 OUTER_TURNS = 5
 
 
@@ -51,11 +52,11 @@ class Plan:
 
     num_parameters: float
     num_hosts: int
-    """Of one instance; each of them hosts all `num_instances`."""
+    """Hosts of one instance; each of them hosts all `num_instances`."""
     num_instances: int
     inner_steps: int
     step_seconds: float
-    """Of one inner step of one instance."""
+    """Seconds of one inner step of one instance."""
     bytes_per_value: float
     bits_per_second: float
     efficiency: float
@@ -63,46 +64,48 @@ class Plan:
 
     @property
     def computing_seconds(self) -> float:
-        """Of one round of one instance."""
+        """Seconds of one round of one instance."""
         return self.inner_steps * self.step_seconds
 
     @property
     def bytes_per_round(self) -> float:
-        """Sent by a peer for one instance, and received."""
+        """Bytes that a peer sends for one instance, and receives."""
         return round_bytes(
             num_parameters=round(self.num_parameters), num_workers=self.num_hosts, bytes_per_value=self.bytes_per_value
         )
 
     @property
     def averaging_seconds(self) -> float:
-        """Of one instance alone on the link."""
+        """Seconds of an average of one instance alone on the link."""
         return self.bytes_per_round * 8 / (self.bits_per_second * self.efficiency) + 3 * self.latency_seconds
 
 
 def in_turn(plan: Plan) -> float:
-    """Compute, average, compute: what one instance without overlap gives."""
+    """Return the part of the time that one instance without overlap computes: compute, average, compute."""
     return plan.computing_seconds / (plan.computing_seconds + plan.averaging_seconds)
 
 
 def pipelined(plan: Plan) -> float:
-    """Several instances: one is averaged while the others compute. Device and link are each busy with one at a time."""
+    """Return that part for several instances: one is averaged while the others compute. Device and link are each busy with one
+    at a time."""
     computing = plan.num_instances * plan.computing_seconds
     alone = plan.computing_seconds + plan.averaging_seconds
     return computing / max(computing, plan.num_instances * plan.averaging_seconds, alone)
 
 
 def delayed(plan: Plan) -> float:
-    """One instance whose outer update comes one round late: averaging has a whole round of computing to hide behind."""
+    """Return that part for one instance whose outer update comes one round late: averaging can hide behind a whole round of
+    computing."""
     return plan.computing_seconds / max(plan.computing_seconds, plan.averaging_seconds)
 
 
 def fewest_steps(plan: Plan, *, target: float = TARGET) -> int:
-    """Smallest H at which one instance without overlap computes so much of the time."""
+    """Return the smallest H at which one instance without overlap computes so much of the time."""
     return max(1, ceil(plan.averaging_seconds * target / (1 - target) / plan.step_seconds))
 
 
 def by_state_machines(plan: Plan, *settings: str, num_rounds: int) -> float:
-    """The same of one instance by the node's own decisions, the first round and the last included."""
+    """Return that part for one instance by the node's own decisions, with the first round and the last."""
     machine = Machine(step_seconds=plan.computing_seconds / STEPS, sample_seconds=0.0)
     link = Link(bits_per_second=plan.bits_per_second, latency_seconds=plan.latency_seconds, efficiency=plan.efficiency)
     rounds = (f"work.inner_steps={STEPS}", f"work.rounds={num_rounds}", f"batch.initial_batch={plan.num_hosts}")
@@ -125,9 +128,9 @@ def by_state_machines(plan: Plan, *settings: str, num_rounds: int) -> float:
 
 
 def outer_step_seconds(num_parameters: float) -> tuple[float, float, float]:
-    """What the device's thread does for an outer step, evaluation and checkpoint left out: the step into new vectors, which
-    joiners are served from, both digests, and the local parameters that follow. Seconds of the processor; of the clock, as it
-    is done, hashed while it is written; and hashed afterwards. The fastest of several, in turns."""
+    """Time the device thread's work for an outer step, without evaluation and checkpoint: the step into new vectors, which are
+    served to joiners, both digests, and the local parameters that follow. Returns seconds of the processor; seconds of the
+    clock with the node's hashing during the writing; and with hashing afterwards. The fastest of several, in turns."""
     torch.set_num_threads(1)
     outer, momentum, averaged, local = (torch.randn(OUTER_VALUES) for _ in range(4))
     spent: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
@@ -156,7 +159,7 @@ def outer_step_seconds(num_parameters: float) -> tuple[float, float, float]:
 
 
 def machines_table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Sequence[int]) -> list[str]:
-    """Markdown, one line per codec and H."""
+    """Return Markdown, one line per codec and H."""
     ways = {
         "one instance": (),
         "with outer.overlap": ("outer.overlap=forecast",),
@@ -173,12 +176,12 @@ def machines_table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Seque
 
 
 def bytes_per_value(codec: str, num_hosts: int) -> float:
-    """What the node's codec makes of a long vector on its way, and of the mean on the way back: their mean."""
+    """Return the mean bytes per value of a long vector on its way, and of the mean on the way back, by the node's codec."""
     return wire_bytes(codec_named(codec), num_hosts)
 
 
 def table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Sequence[int]) -> list[str]:
-    """Markdown, one line per codec and H."""
+    """Return Markdown, one line per codec and H."""
     lines = [
         "| codec | bytes a value | MB a round | averaging | H "
         f"| in turn | {plan.num_instances} instances in a pipeline | one round late |",
@@ -195,13 +198,13 @@ def table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Sequence[int])
 
 
 def hidden_megabits(plan: Plan) -> float:
-    """The rate of the link at which the averaging takes as long as the inner steps that it hides behind."""
+    """Return the rate of the link at which the averaging takes as long as the inner steps behind which it hides."""
     return plan.bytes_per_round * 8 / plan.efficiency / (plan.computing_seconds - 3 * plan.latency_seconds) / 1e6
 
 
 def host_bytes(codec: str, count: int, num_parameters: float) -> float:
-    """Per parameter, of a peer with AdamW, by count (`training/memory_need.py`): whole vectors with `forecast`, fragments
-    streamed."""
+    """Return the bytes per parameter of a peer with AdamW, by count (`training/memory_need.py`): whole vectors with `forecast`,
+    fragments streamed."""
     streamed = [f"averaging.fragments={count}", "outer.overlap=streaming"] if count > 1 else ["outer.overlap=forecast"]
     run = load_base(["mode=diloco", f"averaging.codec={codec}", *streamed])
     size = round(num_parameters)
@@ -210,7 +213,8 @@ def host_bytes(codec: str, count: int, num_parameters: float) -> float:
 
 
 def fragments_table(plan: Plan, codecs: Sequence[tuple[str, float]], counts: Sequence[int]) -> list[str]:
-    """Markdown, one line per codec and number of fragments. Each is averaged once in `inner_steps`; or a round has so many."""
+    """Return Markdown, one line per codec and number of fragments. Each is averaged once in `inner_steps`; or a round has so
+    many."""
     lines = [
         f"| codec | fragments | MB a round | Mbit/s, each once in H {plan.inner_steps} | rounds of H {plan.inner_steps}"
         " | host, bytes a parameter |",

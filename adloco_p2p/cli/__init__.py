@@ -1,4 +1,4 @@
-"""The command line: which verbs there are and what they take. The work is done in `commands/`.
+"""The command line: its verbs and their arguments. The work is done in `commands/`.
 
 Exit codes and error codes are in `error_codes.py`.
 """
@@ -21,15 +21,15 @@ from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, ShardLost, StorageError, SwarmError
 
 EXIT_BROKEN_PIPE = 141
-"""The reader of the output is gone; the code that a shell reports of a process that SIGPIPE ended."""
+"""The exit code where the reader of the output is gone, which a shell reports for a process that SIGPIPE ended."""
 DESCRIPTION = "Train a language model together, without a server: a volunteer node for AdLoCo runs."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb. Returns the exit code; errors that have a cause and a remedy are printed without a traceback."""
+    """Run one verb and return the exit code. Errors that have a cause and a remedy are printed without a traceback."""
     words = sys.argv[1:] if argv is None else argv
     parser = make_parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could come next
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         from adloco_p2p.cli.completion import complete
 
         complete(parser)
@@ -58,8 +58,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return _stopped()
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE
-    except Exception as error:  # ours: everything that has a cause and a remedy is above
-        if isinstance(error.__cause__, KeyboardInterrupt):  # so extensions call Ctrl-C that comes while they are loaded
+    except Exception as error:  # a fault of ours: every error with a cause and a remedy is caught above
+        if isinstance(error.__cause__, KeyboardInterrupt):  # extensions turn a Ctrl-C during their import into this
             return _stopped()
         if _lacks_memory(error):
             words = "main memory ran out, or what a limit leaves of it (`ulimit -v`)"
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Of the machine, not of a GPU. Torch raises a plain RuntimeError."""
+    """Return whether the machine lacks memory, rather than a GPU. Torch raises a plain RuntimeError for that."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
 
 
@@ -117,7 +117,7 @@ def _is_node(arguments: argparse.Namespace) -> bool:
 
 
 def _first_step(arguments: argparse.Namespace) -> Steps:
-    """Something to read before anything is imported that takes time."""
+    """Show the first step before any slow import."""
     is_node = _is_node(arguments)
     steps = Steps(sys.stdout if is_node else sys.stderr, is_quiet=arguments.quiet, is_log=is_node)
     steps.enter(FIRST_STEPS.get(arguments.verb))
@@ -125,14 +125,14 @@ def _first_step(arguments: argparse.Namespace) -> Steps:
 
 
 def _stopped() -> int:
-    """Before training began, or in a verb that only reads: nothing is lost."""
+    """Report a stop before training began, or in a verb that only reads, where nothing is lost."""
     remark("adloco-peer: stopped")
     return 130
 
 
 def _report(code: str, problems: Sequence[str], *, as_json: bool) -> None:
-    """Every problem with its code, then the cause and the remedy of the code; as one JSON document on the standard output
-    where a machine reads it."""
+    """Print every problem with its code, then the cause and the remedy of the code; for a machine as one JSON document on the
+    standard output."""
     if as_json:
         entry = ERROR_CODES[code]
         error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy}
@@ -141,7 +141,7 @@ def _report(code: str, problems: Sequence[str], *, as_json: bool) -> None:
 
 
 class WithFields(logging.Formatter):
-    """Shows what a log call gave as `extra`, too: where, and why. A line may quote what others sent."""
+    """Also shows the `extra` fields of a log call, which say where and why. A line may quote what others sent."""
 
     _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -162,7 +162,7 @@ class _Version(argparse.Action):
 
 
 def make_parser() -> Parser:
-    """The parser of the whole command line, with its verbs by task."""
+    """Return the parser of the whole command line, with its verbs by task."""
     parser = Parser(prog="adloco-peer", description=DESCRIPTION)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
@@ -179,7 +179,7 @@ def make_parser() -> Parser:
 
 
 def _verbosity(parser: Parser) -> None:
-    """How much every verb prints."""
+    """Add the options that decide how much every verb prints."""
     for verb in parser.verbs.values():
         _verbosity(verb)
     if not parser.verbs:

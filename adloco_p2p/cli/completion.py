@@ -1,4 +1,4 @@
-"""Completion in the shell, by argcomplete: the parser itself gives verbs and options, and this module the values of options."""
+"""Completion in the shell, by argcomplete: the parser gives verbs and options, and this module the values of options."""
 
 import argparse
 from pathlib import Path
@@ -10,13 +10,13 @@ from adloco_p2p.cli.parser import Parser
 
 
 def complete(parser: Parser) -> None:
-    """Answer the shell's request, as argcomplete's variables in the environment give it, and end the process."""
+    """Answer the shell's request, which argcomplete's environment variables contain, and end the process."""
     _offer(parser)
     argcomplete.autocomplete(parser, default_completer=SuppressCompleter())
 
 
 def _offer(parser: Parser) -> None:
-    """Name the possible values of every argument; none for numbers and texts."""
+    """Attach the possible values to every argument; numbers and texts have none."""
     for verb in parser.verbs.values():
         _offer(verb)
     for action in parser._actions:
@@ -38,7 +38,7 @@ def _offers(action: argparse.Action) -> object:
 
 
 def _configurations(prefix: str, **_: object) -> list[str]:
-    """The shipped ones, and files."""
+    """Return the shipped configurations, and files."""
     from adloco_p2p.config.documents import shipped
 
     files = FilesCompleter(("yaml", "yml", "toml"))(prefix)

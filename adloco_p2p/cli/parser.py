@@ -15,7 +15,7 @@ from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.error_codes import ERROR_CODES
 
 HELP_WIDTH = 100
-"""Of the page that lists the verbs, at most."""
+"""The largest width of the page that lists the verbs."""
 VERB_WIDTH = 14
 """Columns of a verb on that page."""
 
@@ -23,7 +23,7 @@ Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def error_words(code: str, problems: Sequence[str]) -> str:
-    """Every problem with its code, then the cause and the remedy of the code. A problem may quote what others sent."""
+    """Return every problem with its code, then the cause and the remedy of the code. A problem may quote what others sent."""
     from adloco_p2p.views.units import printable
 
     entry = ERROR_CODES[code]
@@ -32,7 +32,7 @@ def error_words(code: str, problems: Sequence[str]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors carry a code, as all others do, and name what was probably meant."""
+    """A parser whose errors carry a code, as all others do, and suggest what was probably meant."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
@@ -41,14 +41,14 @@ class Parser(argparse.ArgumentParser):
         self._given: list[str] = []
 
     def add_task(self, title: str, verbs: Verbs, *adders: Callable[[Verbs], None]) -> None:
-        """Verbs that the help page lists together, under this title."""
+        """Add verbs that the help page lists together, under this title."""
         before = set(verbs.choices)
         for add in adders:
             add(verbs)
         self._tasks[title] = [name for name in verbs.choices if name not in before]
 
     def format_help(self) -> str:
-        """Of the program: what it is, the verbs by task, where to begin. Of a verb: as argparse has it."""
+        """Return, for the program, what it is, the verbs by task and where to begin; for a verb, argparse's own help."""
         if not self._tasks:
             return super().format_help()
         parts = [f"usage: {self.prog} VERB ...", _wrapped(self.description or "")]
@@ -60,11 +60,11 @@ class Parser(argparse.ArgumentParser):
         return "\n\n".join(parts) + "\n"
 
     def format_usage(self) -> str:
-        """Short where there are verbs: all of their names fill a screen."""
+        """Return a short usage where there are verbs, because all of their names fill a screen."""
         return f"usage: {self.prog} VERB ...\n" if self._tasks else super().format_usage()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Keeps the words for a possible error."""
+        """Keep the words for a possible error, and parse them."""
         self._given = list(args)
         return super().parse_known_args(args, namespace)
 
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, error_words("E200", [misspelt or message + self._meant_workdir(message)]) + "\n")
 
     def _unknown(self, verb: str | None) -> str | None:
-        """The misspelt verb or option, if there is one; argparse would report what is missing instead."""
+        """Describe a misspelt verb or option, if there is one; argparse would report what is missing instead."""
         if self.verbs and verb is not None:
             near = ["--help"] if verb == "help" else difflib.get_close_matches(verb, self.verbs, n=1)
             return f"{verb}: no such verb" + (f"; did you mean {near[0]}?" if near else f"; there are {', '.join(self.verbs)}")
@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
         return None
 
     def _meant_workdir(self, message: str) -> str:
-        """A hint where the working directory stands without its option."""
+        """Return a hint where a working directory is given without its option."""
         if "--workdir" not in message:
             return ""
         alone = [word for before, word in pairwise(["", *self._given]) if not before.startswith("-") and Path(word).is_dir()]
@@ -99,16 +99,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def _entry(name: str, verb: Parser) -> str:
-    """One verb on the page that lists them all."""
+    """Return the entry of one verb on the page that lists all."""
     return _wrapped(f"  {name:<{VERB_WIDTH}}{verb.description}", indent=VERB_WIDTH + 2)
 
 
 def _wrapped(text: str, *, indent: int = 0) -> str:
-    """In the lines of this terminal, the second and later ones indented."""
+    """Wrap the text to this terminal, with the second and later lines indented."""
     return textwrap.fill(text, min(HELP_WIDTH, shutil.get_terminal_size().columns - 1), subsequent_indent=" " * indent)
 
 
 def add_verb(verbs: Verbs, name: str, words: str) -> Parser:
-    """A verb, what it is for, and its examples below its options."""
+    """Add a verb with its purpose, and its examples below its options."""
     examples = "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[name])])
     return verbs.add_parser(name, help=words, description=words, epilog=examples)

@@ -1,4 +1,4 @@
-"""Verbs that run a peer, and those for the peer that runs in a directory."""
+"""Verbs that run a peer, and verbs for a peer that runs in a directory."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from adloco_p2p.core.model.commands import COMMANDS
 
 
 def taking_part(verbs: Verbs) -> None:
-    """Verbs that run one peer of a run."""
+    """Add the verbs that run one peer of a run."""
     start = add_verb(verbs, "start", "create a run in a directory and train it, or resume it")
     run_config(start)
     workdir(start)
@@ -59,7 +59,7 @@ def taking_part(verbs: Verbs) -> None:
 
 
 def helping(verbs: Verbs) -> None:
-    """Verbs that run many peers, or a bootstrap."""
+    """Add the verbs that run many peers, or a bootstrap."""
     swarm = add_verb(verbs, "swarm", "a whole swarm on this machine: real processes on loopback")
     run_config(swarm)
     workdir(swarm, "a directory of each peer")
@@ -82,7 +82,7 @@ def helping(verbs: Verbs) -> None:
 
 
 def admission(verbs: Verbs) -> None:
-    """Verbs about the peers that a run lets in."""
+    """Add the verbs about the peers that a run lets in."""
     invite = add_verb(verbs, "invite", "print a link that lets others into your run, or end one")
     workdir(invite)
     how_many = invite.add_mutually_exclusive_group()
@@ -116,7 +116,7 @@ def admission(verbs: Verbs) -> None:
 
 
 def _signers(verbs: Verbs) -> None:
-    """Verbs of a run's signers about each other and about the whole run."""
+    """Add the verbs of a run's signers about each other and about the whole run."""
     signers = add_verb(verbs, "signers", "the peers that may invite, ban and command; add or remove one")
     changes = signers.add_mutually_exclusive_group()
     changes.add_argument("--add", metavar="PEER", help="a whole peer id: its key may invite, ban and command from then on")
@@ -169,7 +169,7 @@ def doctor(verbs: Verbs) -> None:
 
 
 def control(verbs: Verbs) -> None:
-    """Verbs for the node that runs in a working directory."""
+    """Add the verbs for the node that runs in a working directory."""
     status = add_verb(verbs, "status", "what the running node does now")
     status.set_defaults(verb="control:status")
     watch = add_verb(verbs, "watch", "the live view of the running node; Ctrl-C ends the view, not the node")

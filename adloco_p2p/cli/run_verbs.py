@@ -1,4 +1,4 @@
-"""Verbs about a run: estimates before it, its model, its ledger, what happened in it."""
+"""Verbs about a run: estimates before it, its model, its ledger, and its history."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from adloco_p2p.cli.shared import instance, json_output, positive, run_config, s
 
 
 def model(verbs: Verbs) -> None:
-    """Verbs for the trained model."""
+    """Add the verbs for the trained model."""
     export = add_verb(verbs, "export", "write the model as a directory that transformers loads")
     workdir(export)
     export.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
@@ -70,7 +70,7 @@ def model(verbs: Verbs) -> None:
 
 
 def views(verbs: Verbs) -> None:
-    """Verbs that show what happened in a run."""
+    """Add the verbs that show what happened in a run."""
     report = add_verb(verbs, "report", "plot the run: loss, batch growth, merges, time; or several runs side by side")
     report.add_argument(
         "runs", nargs="*", type=Path, metavar="RUN", help="working directories of several runs, to compare them"
@@ -119,7 +119,7 @@ def views(verbs: Verbs) -> None:
 
 
 def planning(verbs: Verbs) -> None:
-    """Estimates before a run."""
+    """Add the verb that estimates a run before it starts."""
     plan = add_verb(verbs, "plan", "estimate communications and bytes of a run before it starts")
     run_config(plan)
     plan.add_argument("--samples", type=positive, metavar="N", help="samples of the whole run (default: work.samples)")
@@ -137,7 +137,7 @@ def planning(verbs: Verbs) -> None:
 
 
 def ledger(verbs: Verbs) -> None:
-    """Verbs for the agreed plans."""
+    """Add the verbs for the agreed plans."""
     ledger = add_verb(verbs, "ledger", "the agreed plans of the run; `ledger verify` recomputes and checks them all")
     ledger.add_argument(
         "action", nargs="?", choices=["verify", "bans"], help="check every link, signature and decision; or list the bans"

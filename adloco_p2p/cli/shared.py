@@ -1,4 +1,4 @@
-"""Arguments that several verbs share, and the forms of their texts."""
+"""Arguments that several verbs share, and the accepted forms of their texts."""
 
 import argparse
 from pathlib import Path
@@ -38,7 +38,7 @@ def machine(parser: argparse.ArgumentParser) -> None:
 
 
 def of_swarm(parser: argparse.ArgumentParser) -> None:
-    """Settings that `swarm` gives to its peers."""
+    """Add the settings that `swarm` gives to its peers."""
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--gather", action="store_true", help=argparse.SUPPRESS)
 
@@ -64,7 +64,7 @@ def json_output(parser: argparse.ArgumentParser) -> None:
 
 
 def rate(text: str) -> int:
-    """`2M` -> 2,000,000."""
+    """Parse a rate, such as `2M` -> 2,000,000."""
     from adloco_p2p.config.peer_config import LEAST_CAP_BYTES_PER_SECOND, cap_problem
 
     number, scale = (text[:-1], {"k": 1e3, "M": 1e6, "G": 1e9}[text[-1]]) if text[-1:] in ("k", "M", "G") else (text, 1.0)

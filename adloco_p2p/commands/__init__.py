@@ -1,3 +1,2 @@
-"""The verbs of the command line, one function each: arguments in, exit code out. Imports are made when a verb needs them,
-so that `--help` and mistakes answer at once.
-"""
+"""The verbs of the command line, one function each, from arguments to exit code. A verb imports modules only when it needs
+them, so that `--help` and mistakes get an answer at once."""

@@ -1,4 +1,4 @@
-"""Verbs about the peers of a run: invite, ban, unban; and the list of members that everybody can read."""
+"""Verbs about the peers of a run: invite, ban, unban, and the list of members that everybody can read."""
 
 import argparse
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def unban(arguments: argparse.Namespace) -> int:
 
 
 def members(arguments: argparse.Namespace) -> int:
-    """Seats, invitations and bans, as the ledger of this directory has them."""
+    """List seats, invitations and bans by the ledger of this directory."""
     run, ledger = read_ledger(arguments.workdir)
     plan = ledger.plans[-1]
     admissions = ledger.admissions
@@ -154,7 +154,7 @@ def _seat_words(seat: RosterEntry, plan: RoundPlan, ledger: Ledger) -> Sequence[
 
 
 def _invited_by(text: str, signer: Signer) -> PeerId:
-    """The key of the invitation in a link, or the key itself. Raises ConfigError."""
+    """Return the key of the invitation in a link, or the key itself. Raises ConfigError."""
     run = signer.run.digest
     if is_link(text):
         link = parse_link(text)
@@ -166,7 +166,7 @@ def _invited_by(text: str, signer: Signer) -> PeerId:
 
 
 def _address(workdir: Path) -> str:
-    """The link to this run without an invitation, as the node listened last. Raises ConfigError."""
+    """Return the link to this run without an invitation, with the node's last addresses. Raises ConfigError."""
     link = read_address(workdir)
     if not link:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """Verbs about decisions: the ledger of agreed plans, their reasons, and the simulator.
 
-The ledger is read from the journal of a working directory; a running peer is not disturbed.
+They read the ledger from the journal of a working directory, without disturbing a running peer.
 """
 
 import argparse
@@ -28,11 +28,11 @@ from adloco_p2p.views.units import one_line
 
 _SEEDS = re.compile(r"(\d+)(?:-(\d+))?")
 EXIT_BROKEN = 1
-"""A ledger or a simulated run that breaks its promises."""
+"""The exit code for a ledger or a simulated run that breaks its promises."""
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """One plan a line, or the result of `verify`."""
+    """Print one plan a line, or the result of `verify`."""
     if arguments.action == "verify":
         return verify(arguments)
     if arguments.action == "bans":
@@ -51,7 +51,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Recompute every decision, check every signature."""
+    """Recompute every decision and check every signature."""
     written = read_journal(arguments.workdir)
     genesis, entries, problems = written.genesis, written.entries, written.problems()
     votes = sum(len(entry.certificate.votes) for entry in entries)
@@ -78,7 +78,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def bans(arguments: argparse.Namespace) -> int:
-    """The peers that are banned now: by which signer or by evidence, when, and why."""
+    """List the peers that are banned now: by which signer or evidence, when, and why."""
     _, ledger = read_ledger(arguments.workdir)
     in_force = list(ledger.admissions.bans().values())
     if arguments.json:
@@ -90,7 +90,7 @@ def bans(arguments: argparse.Namespace) -> int:
 
 
 def ban_lines(rulings: Sequence[Ruling]) -> list[str]:
-    """For people."""
+    """Return lines about the bans, for people."""
     lines = []
     for ruling in rulings:
         made = ruling.statement
@@ -100,7 +100,7 @@ def ban_lines(rulings: Sequence[Ruling]) -> list[str]:
 
 
 def ban_fields(ruling: Ruling) -> dict[str, object]:
-    """For machines."""
+    """Return the fields of a ban, for machines."""
     made = ruling.statement
     return {
         "peer": made.subject,
@@ -116,7 +116,7 @@ def _origin(made: Decree) -> str:
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    """Why a round was planned as it was, in words and numbers."""
+    """Explain in words and numbers why a round was planned as it was."""
     written = read_journal(arguments.workdir)
     genesis, entries = written.genesis, written.entries
     plans = {plan.round: plan for plan in (genesis, *(entry.plan for entry in entries))}
@@ -154,7 +154,7 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Run a simulated swarm; 0 only if every invariant held."""
+    """Run a simulated swarm; returns 0 only if every invariant held."""
     from adloco_p2p.sim.simulate import everyday_seed, summary
     from adloco_p2p.sim.simulate import simulate as run_seeds
 
@@ -202,13 +202,13 @@ def _seeds(text: str) -> range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedLedger:
-    """A run, and what the agreement wrote of it in a peer's journal."""
+    """A run, and what the agreement wrote about it in a peer's journal."""
 
     run: RunConfig
     records: Sequence[object]
     genesis: RoundPlan
     entries: Sequence[LedgerEntry]
-    """After the first plan, in order."""
+    """The entries after the first plan, in order."""
 
     @classmethod
     def of(cls, run: RunConfig, records: Sequence[object]) -> "RecordedLedger":
@@ -218,7 +218,7 @@ class RecordedLedger:
         return cls(run=run, records=records, genesis=genesis, entries=chain(records, genesis))
 
     def problems(self) -> list[str]:
-        """What is wrong with the ledger: every decision is recomputed, every signature checked."""
+        """Return what is wrong with the ledger, after recomputing every decision and checking every signature."""
         from adloco_p2p.runtime.adapters.plan_rule import decide_by
         from adloco_p2p.swarm.p2p.identity import is_signed
 
@@ -228,7 +228,7 @@ class RecordedLedger:
 
 
 def read_journal(workdir: Path) -> RecordedLedger:
-    """Of this peer. Raises ConfigError and StorageError where none is."""
+    """Return this peer's journal. Raises ConfigError and StorageError where there is none."""
     from adloco_p2p.runtime.adapters.network_journal import journal_records
     from adloco_p2p.storage.workdir import read_run
 
@@ -244,7 +244,7 @@ def read_journal(workdir: Path) -> RecordedLedger:
 
 
 def read_entries(workdir: Path, *, upto: int) -> tuple[RoundPlan, list[LedgerEntry]] | None:
-    """The first plan, and the entries up to that of a round; none where the run was trained without the network."""
+    """Return the first plan, and the entries up to that of a round; None where the run was trained without the network."""
     if not (workdir / "journal.bin").exists():
         return None
     written = read_journal(workdir)
@@ -252,8 +252,8 @@ def read_entries(workdir: Path, *, upto: int) -> tuple[RoundPlan, list[LedgerEnt
 
 
 def read_ledger(workdir: Path) -> tuple[RunConfig, Ledger]:
-    """The run of a directory and its ledger: the first plan alone where the node has just printed the link and loads its model.
-    Raises ConfigError and StorageError where the run has no ledger."""
+    """Return the run of a directory and its ledger, which is the first plan alone while the node loads its model after printing
+    the link. Raises ConfigError and StorageError where the run has no ledger."""
     from adloco_p2p.storage.admission_files import read_address
     from adloco_p2p.storage.workdir import read_run
 
@@ -286,7 +286,7 @@ def _document(plan: RoundPlan, entry: LedgerEntry | None) -> dict[str, object]:
 
 
 def _decree_words(made: Decree) -> str:
-    """What a plan carries of a signer or of evidence."""
+    """Describe a decree of a plan, by a signer or by evidence."""
     if isinstance(made, Evidence):
         return f"evidence bans {made.subject}, which {made.reason}"
     about = [made.action.replace("_", " "), *([made.subject] if made.subject else [])]

@@ -1,4 +1,4 @@
-"""The one place where a verb prints: results, and the steps that lead to them."""
+"""The only place where a verb prints: results, and the steps that lead to them."""
 
 import contextlib
 import functools
@@ -25,65 +25,66 @@ if TYPE_CHECKING:
 
 FRAME_SECONDS = 0.1
 LEAST_SECONDS = 0.5
-"""A step that took less leaves no line behind."""
+"""A step that took less time leaves no line behind."""
 WRITE_SECONDS = 0.1
-"""A node waits so long, once, for its output to take a line."""
+"""How long a node waits, once, for its output to take a line."""
 _FRAMES = "\u280b\u2819\u2839\u2838\u283c\u2834\u2826\u2827\u2807\u280f"
 _ASCII_FRAMES = "|/-\\"
 
 
 _shown: "Steps | None" = None
-"""Whose line is on the terminal."""
+"""The steps whose line is on the terminal."""
 
 
 def say(text: str) -> None:
-    """One piece of text to the user, at once; above the step that is under way."""
+    """Print text for the user at once, above the step that is under way."""
     with _step_aside():
         print(text, flush=True)  # noqa: T201
 
 
 def remark(text: str) -> None:
-    """What a person should know about a result: on stderr, so that a file or a pipe gets the result alone."""
+    """Print to stderr what a person should know about a result, so that a file or a pipe gets the result alone."""
     with _step_aside():
         print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 OUTPUT_VERSION = 1
-"""Of the documents that `--json` prints; grows with every change that a reader would misunderstand (`docs/json.md`)."""
+"""The version of the documents that `--json` prints; it grows with every change that a reader would misunderstand
+(`docs/json.md`)."""
 
 
 def say_json(fields: Mapping[str, Any]) -> None:
-    """A result for a program: one JSON object on a line."""
+    """Print a result for a program: one JSON object on a line."""
     say(json.dumps({"output_version": OUTPUT_VERSION, **fields}))
 
 
 def program() -> str:
-    """The name by which the user can call this program again: with its path where the shell does not find it without, as in an
-    environment that is not active."""
+    """Return the name by which the user can call this program again; with its path where the shell does not find the name
+    alone, as in an environment that is not active."""
     called = Path(sys.argv[0])
     return "adloco-peer" if called.name != "adloco-peer" or shutil.which(called.name) else shlex.quote(sys.argv[0])
 
 
 def as_called(command: str) -> str:
-    """A command that begins with `adloco-peer`, by the name under which the shell of the user finds the program."""
+    """Return a command that begins with `adloco-peer`, under the name by which the user's shell finds the program."""
     return command.replace("adloco-peer", program(), 1)
 
 
 def make_way() -> None:
-    """Take the step that is under way off the line, for a result that others print."""
+    """Remove the line of the step that is under way, for a result that others print."""
     with _step_aside():
         pass
 
 
 def _step_aside() -> contextlib.AbstractContextManager[None]:
-    """The step that is under way is off the line meanwhile."""
+    """Remove the line of the step that is under way while the context lasts."""
     shown = _shown  # another thread may end it
     return contextlib.nullcontext() if shown is None else shown.aside()
 
 
 class _Lossy:
-    """A stream whose terminal, pipe or disk may fail, or take nothing for a while: what it cannot print is lost, and nothing
-    waits for it."""
+    """A stream that never waits or fails: if its terminal, pipe or disk fails or takes nothing for a while, the output is
+    lost."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -101,11 +102,11 @@ class _Lossy:
                 self._stream.flush()
 
     def _is_free(self) -> bool:
-        """Whether a line can be written without waiting: not to a terminal after Ctrl-S, nor to a pipe that nobody reads.
+        """Return whether a line can be written without waiting, unlike to a terminal after Ctrl-S or a pipe that nobody reads.
         Raises OSError."""
         try:
             number = self._stream.fileno()
-        except io.UnsupportedOperation:  # no file of the system
+        except io.UnsupportedOperation:  # it is no file of the system
             return True
         patience = WRITE_SECONDS if self._was_free else 0.0
         self._was_free = bool(select.select([], [number], [], patience)[1])
@@ -117,8 +118,8 @@ class _Lossy:
 
 @contextlib.contextmanager
 def lossy_output() -> Iterator[None]:
-    """For a node, which outlives its terminal, a `tee` that Ctrl-C ends before it, and a log on a full disk: it trains, and
-    saves, whether or not anybody can read about it."""
+    """Make the output lossy for a node, which trains and saves even if its terminal is gone, Ctrl-C has ended its `tee`, or the
+    disk of its log is full."""
     with (
         contextlib.redirect_stdout(cast(TextIO, _Lossy(sys.stdout))),
         contextlib.redirect_stderr(cast(TextIO, _Lossy(sys.stderr))),
@@ -127,24 +128,24 @@ def lossy_output() -> Iterator[None]:
 
 
 class Steps:
-    """Shows what a verb does before it has a result: in a terminal a line that moves and counts the seconds, elsewhere
-    a plain line per step, or nothing. Imports nothing heavy, so that the first line is there at once."""
+    """Shows what a verb does before it has a result: in a terminal a moving line that counts the seconds, elsewhere a plain
+    line per step, or nothing. Imports nothing heavy, so that the first line appears at once."""
 
     def __init__(self, stream: TextIO, *, is_quiet: bool = False, is_log: bool = True) -> None:
-        """`is_log`: the steps are of interest afterwards, too, and where the stream is no terminal; otherwise the first result
-        ends them."""
+        """`is_log`: whether the steps matter afterwards, too, and are printed where the stream is no terminal; otherwise the
+        first result removes them."""
         self._stream = stream
         self._is_live = _is_terminal(stream) and not is_quiet
         self._is_log = is_log
         self._is_plain = is_log and not is_quiet and not self._is_live
         self._frames = _FRAMES if (stream.encoding or "").lower().startswith("utf") else _ASCII_FRAMES
-        self._lock = threading.RLock()  # a signal may come, and have something printed, while its thread holds it
+        self._lock = threading.RLock()  # the handler of a signal may print while its thread holds the lock
         self._step: str | None = None
         self._since = 0.0
         self._thread: threading.Thread | None = None
 
     def enter(self, step: str | None) -> None:
-        """The step that begins now, which ends the one before; none: there is something to show from now on."""
+        """Begin a step, which ends the one before; None: there is a result to show from now on."""
         global _shown  # noqa: PLW0603  # there is one terminal
         if step == self._step:
             return
@@ -162,7 +163,7 @@ class Steps:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """For a result, which is printed meanwhile: the thread that draws the line waits."""
+        """Remove the line while a result is printed; the thread that draws it waits."""
         if not self._is_log:
             self.enter(None)
         with self._lock:
@@ -211,8 +212,8 @@ def open_view(
     members: "Callable[[], Sequence[MemberRow]] | None" = None,
     workdirs: Sequence[Path] = (),
 ) -> "View":
-    """The live view in a terminal, one line per round elsewhere. `members`: the peers of a swarm on this machine.
-    `workdirs`: of the nodes that the key for a pause asks."""
+    """Return the live view in a terminal, and one line per round elsewhere. `members`: the peers of a swarm on this machine.
+    `workdirs`: the directories of the nodes that the pause key affects."""
     make_way()
     if is_quiet:
         from adloco_p2p.views.plain import PlainView
@@ -229,7 +230,7 @@ def open_view(
 
 
 def _pause(workdirs: Sequence[Path], status: "Status") -> str:
-    """Ask the nodes to pause, or those that pause to go on. Returns what the last one answers, or why it does not."""
+    """Ask the nodes to pause, or paused ones to go on. Returns the last answer, or why there is none."""
     from adloco_p2p.control.client import ControlClient
 
     try:

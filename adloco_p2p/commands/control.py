@@ -1,4 +1,4 @@
-"""Verbs that look at the node that runs in a working directory, and ask it for things."""
+"""Verbs that look at the node that runs in a working directory, and send it requests."""
 
 import argparse
 import time
@@ -25,11 +25,11 @@ from adloco_p2p.views.status_fold import replay
 
 ENDED = "the node has ended; waiting for it to come back"
 RETRY_SECONDS = 1.0
-"""A watcher looks so often whether the node is back."""
+"""How often a watcher checks whether the node is back."""
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """The status of the node."""
+    """Print the status of the node."""
     holder = holder_of(arguments.workdir)
     if holder is not None and holder.starting is not None:
         _show(arguments, starting_status(holder.starting), holder.words)
@@ -45,7 +45,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace, fields: Mapping[str, Any], words: str) -> None:
-    """To a program, or to a person."""
+    """Print fields for a program, or words for a person."""
     if arguments.json:
         say_json(fields)
     else:
@@ -53,13 +53,13 @@ def _show(arguments: argparse.Namespace, fields: Mapping[str, Any], words: str) 
 
 
 def ended(workdir: Path) -> Status | None:
-    """How the run of the directory ended, where it has. Raises ConfigError where the events cannot be read."""
+    """Return how the run of the directory ended; None where it has not. Raises ConfigError where the events cannot be read."""
     status = _last_status(workdir)
     return status if status is not None and status.finish is not None else None
 
 
 def _last_status(workdir: Path) -> Status | None:
-    """By the events of a run that lies in the directory."""
+    """Return the status of a run in the directory by its events; None where there is none."""
     path = workdir / "events.jsonl"
     return replay(recorded_events(path)) if read_run(workdir) is not None and path.exists() else None
 
@@ -81,7 +81,7 @@ def _last_words(workdir: Path, status: Status) -> str:
 
 
 def _continuing(workdir: Path, last: Status | None) -> str:
-    """Why the last node of the directory stopped, and how the run that lies there goes on; empty where none does."""
+    """Explain why the last node of the directory stopped, and how its run can go on; empty where there is no run."""
     if read_run(workdir) is None:
         return ""
     if last is not None and last.finish is not None:
@@ -94,20 +94,20 @@ def _continuing(workdir: Path, last: Status | None) -> str:
 
 
 def _own_ban(last: Status | None) -> str:
-    """In words, that the peer of the directory is banned, by whom and why; empty where its events have no such order."""
+    """Explain that the peer of the directory is banned, by whom and why; empty where its events contain no such order."""
     if last is None or (words := own_part.ban_words(last).get(last.peer)) is None:
         return ""
     return f"this peer is {words}; a signer of the run lifts a ban with `adloco-peer unban`"
 
 
 def _starting(workdir: Path) -> str | None:
-    """The phase of a node that starts and cannot be asked yet."""
+    """Return the phase of a node that is starting and cannot be asked yet; None where there is none."""
     holder = holder_of(workdir)
     return holder.starting if holder is not None and not holder.is_helper else None
 
 
 def _client(workdir: Path) -> ControlClient:
-    """Raises NoNodeError where no node has its address there."""
+    """Return a client of the directory's node. Raises NoNodeError where no node has its address there."""
     try:
         return ControlClient(workdir)
     except NoNodeError as error:
@@ -116,8 +116,8 @@ def _client(workdir: Path) -> ControlClient:
 
 @contextmanager
 def _asking(workdir: Path, last: Status | None = None) -> Iterator[ControlClient]:
-    """The node of the directory, for a question. Raises NoNodeError where none answers: one that was killed leaves its address.
-    `last`: see `_explained`."""
+    """Return a client for a question to the directory's node. Raises NoNodeError where none answers, since a killed node leaves
+    its address behind. `last`: see `_explained`."""
     try:
         with ControlClient(workdir) as client:
             yield client
@@ -126,8 +126,8 @@ def _asking(workdir: Path, last: Status | None = None) -> Iterator[ControlClient
 
 
 def _explained(error: NoNodeError, workdir: Path, last: Status | None = None) -> NoNodeError:
-    """With the process that is at work there, if any, or else how its run stands. `last` is that by its events, where the
-    caller has read them: a long run has many."""
+    """Return the error with the process that is at work there, if any, or else the state of its run. `last` is that state by
+    its events, where the caller has read them already, since a long run has many."""
     holder = holder_of(workdir)
     if holder is None and (meant := meant_workdir(workdir)):
         return NoNodeError(f"{error}; did you mean {meant}?")
@@ -157,8 +157,8 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _wait(client: ControlClient, *, until: str) -> None:
-    """Until the node is in this state, or ends. It may have come to it before anybody watched: the past comes at once, so
-    the state is looked at then, and whenever something happens."""
+    """Wait until the node is in this state, or ends. Events of the past come at once, so the state is checked then and after
+    every event: the node may have reached it before."""
     try:
         for _ in client.watch():
             if client.status()["state"] == until:
@@ -179,7 +179,7 @@ def bandwidth(arguments: argparse.Namespace) -> int:
 
 
 def watch(arguments: argparse.Namespace) -> int:
-    """Show the live view of the node, also after it was started again, until Ctrl-C or the end of the run."""
+    """Show the live view of the node until Ctrl-C or the end of the run, across restarts of the node."""
     from adloco_p2p.commands.console import open_view
 
     workdir: Path = arguments.workdir
@@ -187,13 +187,13 @@ def watch(arguments: argparse.Namespace) -> int:
         say(_last_words(workdir, status_at_end))
         return 0
     if _starting(workdir) is None:
-        _client(workdir)  # where no node runs, this fails at once
+        _client(workdir)  # fails at once where no node runs
     view = open_view(plain=arguments.plain, workdirs=[workdir])
     view.start()
     try:
         client, is_reported = _connect(workdir, view), False
         while (found := follow(client, view)) != "finished":
-            if found == "ended" or not is_reported:  # a node that does not answer is reported once, not at every look
+            if found == "ended" or not is_reported:  # a node that does not answer is reported once, not at every check
                 view.update(stamp(telemetry.Warning(key="control", message=ENDED, active=True)))
             is_reported = True
             client = _reconnect(workdir, view)
@@ -205,7 +205,7 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def follow(client: ControlClient, view: View) -> Literal["finished", "ended", "silent"]:
-    """Show the events of the node until it ends, with its run or before; report where there were none."""
+    """Show the events of the node until it ends, and return whether its run finished, the node ended, or it sent nothing."""
     past: list[Stamped] = []
     is_past, is_finished, is_silent = True, False, True
     with client:
@@ -229,7 +229,7 @@ def follow(client: ControlClient, view: View) -> Literal["finished", "ended", "s
 
 
 def _has_finished(events: Sequence[Stamped], before: bool) -> bool:
-    """Whether the run is complete after these events."""
+    """Return whether the run is complete after these events."""
     for event in (stamped.event for stamped in events):
         if isinstance(event, Started | Resumed | Finished):
             before = isinstance(event, Finished)

@@ -1,4 +1,4 @@
-"""Is everything there that a node needs? Looks at this machine and, where peers are named, at the way to them."""
+"""Checks whether a node has everything that it needs on this machine and, where peers are named, on the way to them."""
 
 import argparse
 import asyncio
@@ -11,7 +11,8 @@ from adloco_p2p.views.check_report import CheckResult, exit_code
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Print the results; the exit code is that of the first failure. Warnings do not fail: it is a health check, too."""
+    """Print the results; the exit code is that of the first failure. Warnings do not fail, because this is also a health
+    check."""
     config = peer_config_of(arguments)
     from adloco_p2p.runtime.doctor.machine_checks import check_machine
     from adloco_p2p.views.check_report import document, show

@@ -1,4 +1,4 @@
-"""The verb that measures a trained model: held-out loss, or scores on tasks. It reads the last complete checkpoint."""
+"""The verb that measures a trained model by held-out loss or by scores on tasks. It reads the last complete checkpoint."""
 
 import argparse
 import contextlib
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from adloco_p2p.data.prompt_template import PromptTemplate
 
 TASK_BATCH = 8
-"""Prompts at a time."""
+"""Prompts that are scored at a time."""
 LOWEST_PRIORITY = 19
 FIRST_TO_GO = "1000"
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Scores on tasks where some are named, and the held-out loss otherwise."""
+    """Print scores on tasks where some are named, and the held-out loss otherwise."""
     if arguments.tasks:
         return _on_tasks(arguments)
     given = {"--limit": arguments.limit, "--chat": arguments.chat or None, "--tasks-path": arguments.tasks_path}
@@ -44,7 +44,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _on_heldout(arguments: argparse.Namespace) -> int:
-    """Held-out loss and perplexity of every live instance, and of their merge now."""
+    """Print held-out loss and perplexity of every live instance, and of the merge of all."""
     from adloco_p2p.config.peer_config import PeerConfig
     from adloco_p2p.core.model.scalars import PeerId
     from adloco_p2p.core.planning.merge_policy import final_merge
@@ -101,7 +101,7 @@ _KINDS: dict[str, Literal["json", "text", "parquet", "arrow"]] = {
 
 
 def _over_file(run: RunConfig, file: Path) -> RunConfig:
-    """The run with the data of one file, read by the same columns and in rows of the same length. Raises ConfigError."""
+    """Return the run with the data of one file, read by the same columns and in rows of the same length. Raises ConfigError."""
     kind = _KINDS.get(file.suffix)
     if kind is None or not file.is_file():
         problem = "no such file" if kind is not None else f"only {', '.join(_KINDS)} are read"
@@ -127,7 +127,7 @@ def _over_file(run: RunConfig, file: Path) -> RunConfig:
 
 
 def _on_tasks(arguments: argparse.Namespace) -> int:
-    """Scores of the one instance, or of the merge of several now; the run's own data is not needed."""
+    """Print scores of the single instance, or of the merge of several; the run's own data are not needed."""
     if arguments.data is not None:
         raise ConfigError("--data: gives a held-out loss, and --tasks scores; ask for one of them", code="E200")
     if arguments.lifeline is not None:
@@ -171,7 +171,7 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
 
 
 def _prompts(tokenizer: "transformers.PreTrainedTokenizerBase") -> "PromptTemplate":
-    """By the default one, where there are several chat templates. Raises ConfigError where there is none."""
+    """Return prompts by the default chat template, if there are several. Raises ConfigError where there is none."""
     from adloco_p2p.data.prompt_template import PromptTemplate
 
     template = tokenizer.chat_template
@@ -186,8 +186,8 @@ def _prompts(tokenizer: "transformers.PreTrainedTokenizerBase") -> "PromptTempla
 
 
 def _step_back(fd: int) -> None:
-    """A node has started this process beside its training: end with it, let everything else go first, and where memory runs
-    out be what the kernel ends."""
+    """Give way to the node that has started this process beside its training: end with it, run at the lowest priority, and be
+    the first to end where memory runs out."""
     lifeline.hold(fd, on_end=lambda: None)
     os.nice(LOWEST_PRIORITY)
     with contextlib.suppress(OSError):  # only Linux has it
@@ -195,7 +195,7 @@ def _step_back(fd: int) -> None:
 
 
 def merged_outer(saved: Saved) -> "tuple[InstanceId, torch.Tensor]":
-    """The one instance with its outer parameters, or the target of a merge of all with their weighted mean."""
+    """Return the single instance with its outer parameters, or the target of a merge of all with their weighted mean."""
     from adloco_p2p.core.planning.merge_policy import final_merge
     from adloco_p2p.numerics.reduction import weighted_average
 
@@ -207,7 +207,7 @@ def merged_outer(saved: Saved) -> "tuple[InstanceId, torch.Tensor]":
 
 
 def _plans_of(saved: Saved) -> list[InstancePlan]:
-    """The newest plan for the saved instances: it may have merged some that the checkpoint still holds."""
+    """Return the newest plan that has all saved instances; a later one may have merged some of them."""
     plans = saved.durable.plans
     wanted = set(saved.instances)
     plan = next((plan for plan in reversed(plans) if wanted <= {item.instance for item in plan.instances}), plans[-1])
@@ -215,7 +215,7 @@ def _plans_of(saved: Saved) -> list[InstancePlan]:
 
 
 def _transformers_tokenizer(run: RunConfig) -> "transformers.PreTrainedTokenizerBase":
-    """The run's tokenizer as its export would be loaded."""
+    """Return the run's tokenizer as users of the exported model load it."""
     import transformers
 
     from adloco_p2p.data.tokenizer import open_tokenizer

@@ -12,7 +12,7 @@ from adloco_p2p.storage.workdir import check_output
 
 
 def import_weights(arguments: argparse.Namespace) -> int:
-    """Weights of a file in the architecture and with the tokenizer of a configuration, as `transformers` loads them."""
+    """Write the weights of a file as a `transformers` model, with the architecture and tokenizer of a configuration."""
     if not arguments.weights.is_file():
         raise ConfigError(f"--weights {arguments.weights}: no such file", code="E200")
     check_output(arguments.output)

@@ -1,4 +1,4 @@
-"""Verbs that only look: at a configuration, at what happened."""
+"""Verbs that only look, at a configuration or at the history of runs."""
 
 import argparse
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_config(arguments: argparse.Namespace) -> int:
-    """Every setting of a run, or of this machine, with its value, origin and meaning."""
+    """Print every setting of a run, or of this machine, with its value, origin and meaning."""
     is_machine = arguments.peer or arguments.peer_config is not None or bool(arguments.peer_set)
     if is_machine and (arguments.config is not None or arguments.set):
         raise ConfigError("--peer shows this machine's settings: leave out CONFIG and --set, which are a run's", code="E200")
@@ -32,7 +32,7 @@ def show_config(arguments: argparse.Namespace) -> int:
 
 
 def _say_prices(run: RunConfig) -> None:
-    """Of the codec, where it was measured."""
+    """Print the prices of the codec, where they were measured."""
     from adloco_p2p.views.cost_model import PRICED, in_words, prices_of
 
     if measured := [in_words(price, hosts=hosts) for hosts, price in prices_of(run).items()]:
@@ -40,7 +40,7 @@ def _say_prices(run: RunConfig) -> None:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Draw the run from the events of its peer, and from the ledger where there is one; or several runs side by side."""
+    """Draw the run from the events of its peer and from its ledger, if it has one, or draw several runs side by side."""
     from adloco_p2p.storage.event_log import recorded_events
     from adloco_p2p.views.run_report import FORMATS, draw_report
 
@@ -64,7 +64,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def _comparison(arguments: argparse.Namespace) -> list[Path]:
-    """Several runs side by side. Raises ConfigError where a directory holds none."""
+    """Draw several runs side by side. Raises ConfigError where a directory holds none."""
     from adloco_p2p.storage.event_log import recorded_events
     from adloco_p2p.storage.workdir import read_run
     from adloco_p2p.views.comparison import ComparedRun, draw_comparison
@@ -85,7 +85,7 @@ def _comparison(arguments: argparse.Namespace) -> list[Path]:
 
 
 def _status_of_all(workdir: Path, events: Sequence[Stamped]) -> "Status | None":
-    """The run as its ledger has it; none of a run that keeps none."""
+    """Return the state of the run by its ledger; None where it keeps none."""
     if not (workdir / "journal.bin").exists():
         return None
     from adloco_p2p.commands.audit import read_journal

@@ -1,7 +1,7 @@
-"""A process that ends with the one that started it, however that one ends.
+"""Ends a process with the one that started it, however that one ends.
 
-The parent keeps the writing end of a pipe, the child reads it. Nothing is ever written: when the parent is gone, also by
-SIGKILL, the kernel closes its end.
+The parent keeps the writing end of a pipe, and the child reads from it. Nothing is ever written: when the parent is gone, even
+by SIGKILL, the kernel closes its end.
 """
 
 import os
@@ -13,7 +13,8 @@ from collections.abc import Callable
 def hold(fd: int, *, on_end: Callable[[], None]) -> None:
     """End this process, as SIGKILL does, once the other end of the pipe `fd` is closed; `on_end` is called first.
 
-    Without leaving the swarm: the others end at the same time, and the same command finds them all as members again."""
+    The peer does not leave the swarm: the others end at the same time, and the same command finds them all as members again.
+    """
 
     def wait() -> None:
         while os.read(fd, 1):

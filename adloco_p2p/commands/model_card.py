@@ -17,11 +17,11 @@ from adloco_p2p.views.markdown import code, escaped
 from adloco_p2p.views.run_losses import task_words
 
 MAX_ROWS = 50
-"""Contributors and losses that are listed."""
+"""The most contributors and losses that are listed."""
 
 
 def model_card(workdir: Path, run: RunConfig, *, round: int, instance: InstanceId) -> str:
-    """Markdown with the front matter that the hub reads. Raises StorageError where the ledger cannot be read."""
+    """Return Markdown with the front matter that the hub reads. Raises StorageError where the ledger cannot be read."""
     parts = [_front_matter(run), f"# {escaped(run.name)}", _made_by(run, round), "## Start and data", _sources(run)]
     found = read_entries(workdir, upto=round)
     if found is None:
@@ -96,7 +96,7 @@ def _claims(claims: Sequence[TaskScores]) -> str:
 
 
 def _losses(entries: Sequence[LedgerEntry], instance: InstanceId) -> str:
-    """Of the exported instance, by the median of its hosts' reports."""
+    """List the losses of the exported instance, by the median of its hosts' reports."""
     reported: dict[int, list[float]] = {}
     for entry in entries:
         for signed in entry.reports:

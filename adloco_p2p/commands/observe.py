@@ -1,4 +1,4 @@
-"""Verbs that look at a run: the page in a browser, the leaderboard, and what happened, once more."""
+"""Verbs that show a run: its page in a browser, the leaderboard, and a replay of its events."""
 
 import argparse
 import asyncio
@@ -19,13 +19,13 @@ from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.views import units
 
 REPLAY_SECONDS = 30.0
-"""A replay without `--speed` takes so long in a terminal, and no time elsewhere."""
+"""How long a replay without `--speed` takes in a terminal; elsewhere it takes no time."""
 MAX_PAUSE_SECONDS = 3.0
-"""Between two events of a replay."""
+"""The longest pause between two events of a replay."""
 
 
 def dashboard(arguments: argparse.Namespace) -> int:
-    """Serve the page of a run, of others or of this machine."""
+    """Serve the page of a run, of other people or of this machine."""
     from adloco_p2p.web.server import Address, parse_host
 
     if sum(map(bool, (arguments.initial_peers, arguments.workdir, arguments.runs))) != 1:
@@ -57,7 +57,8 @@ def dashboard(arguments: argparse.Namespace) -> int:
 
 
 def _server_name(name: str) -> str:
-    """As browsers ask for it. Raises ConfigError where it is an address with more than the name in it."""
+    """Return the server's name as browsers ask for it. Raises ConfigError where it is an address with more than the name in
+    it."""
     if re.fullmatch(r"[A-Za-z0-9.-]{0,253}", name):
         return name
     raise ConfigError(
@@ -67,7 +68,8 @@ def _server_name(name: str) -> str:
 
 
 def _count_parameters(run: RunConfig) -> int | None:
-    """Of the run's model, for the bytes that it moves; none where a tokenizer or weights would have to be fetched first."""
+    """Return the number of parameters of the run's model, from which its bytes follow; None where a tokenizer or weights would
+    have to be fetched first."""
     if run.tokenizer.source != "bytes" or run.model.pretrained is not None or run.model.program or run.packages:
         return None
     from adloco_p2p.commands.plan import memory_need_of
@@ -76,7 +78,7 @@ def _count_parameters(run: RunConfig) -> int | None:
 
 
 def leaderboard(arguments: argparse.Namespace) -> int:
-    """Tokens per peer, from the signed reports of a ledger that is checked first."""
+    """Print the tokens of each peer, from the signed reports of a ledger that is checked first."""
     written = read_journal(arguments.workdir)
     if written.problems():
         say(f"the ledger is not sound, so nothing is counted; see adloco-peer ledger verify --workdir {arguments.workdir}")
@@ -113,7 +115,7 @@ def leaderboard(arguments: argparse.Namespace) -> int:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Show the events of a run again, in the views that showed them when they happened."""
+    """Show the events of a run again, in the views that showed them at the time."""
     from adloco_p2p.storage.event_log import recorded_events
 
     if arguments.speed is not None and not (arguments.speed > 0 and math.isfinite(arguments.speed)):
@@ -127,7 +129,8 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def pauses(events: Sequence[Stamped], *, speed: float | None, is_plain: bool) -> list[float]:
-    """Seconds to wait before each event. Clocks that were set back, and the time between two sessions, cost nothing."""
+    """Return the seconds to wait before each event. Clocks that were set back, and the time between two sessions, take no
+    time."""
     if speed is None and is_plain:
         return [0.0] * len(events)
     gaps = [0.0]

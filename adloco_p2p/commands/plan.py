@@ -37,34 +37,34 @@ ADDED_BY_START = (
     "model.parent:",
     "tokenizer.digest:",
 )
-"""Beginnings of lines about settings that a run has and its configuration need not: `start` or `swarm` adds them."""
+"""Beginnings of lines about settings that `start` or `swarm` adds to the run, so that its configuration may lack them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEstimate:
-    """What the verb shows of a run."""
+    """The estimate that the verb shows of a run."""
 
     num_samples: int
     need: "MemoryNeed"
     devices: "Sequence[DeviceMemory]"
-    """Of this machine."""
+    """The devices of this machine."""
     emulated: str
-    """The setting whose arithmetic they emulate; "" where none is."""
+    """The setting whose arithmetic these devices emulate; "" where there is none."""
     exchange: "Exchange"
     look: "LookPrice | None"
-    """None where no contribution is looked at."""
+    """The price of a look; None where no contribution is looked at."""
     computing: "DeviceShare | None"
-    """None where the rate of the device is not stated."""
+    """The share of the time that a device computes; None where its rate is not given."""
     by_method: "Sequence[Estimate]"
     happened: dict[str, int] | None
-    """Totals of the directory that was named, if one was."""
+    """Totals of the named directory, if there is one."""
     differs: Sequence[str]
-    """How the settings that are planned (here) differ from those of that directory's run (there)."""
+    """The differences between the planned settings (here) and those of that directory's run (there)."""
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Bounds of rounds, bytes and transfer time (method section 12, derived); where a directory is named, what happened in it
-    and how the run continues from there."""
+    """Print bounds of rounds, bytes and transfer time (method section 12, derived); for a named directory, also what happened
+    in it and how its run continues."""
     _check_rates(arguments)
     run = _planned_run(arguments)
     estimate = _estimated(arguments, run)
@@ -111,7 +111,7 @@ def _estimated(arguments: argparse.Namespace, run: RunConfig) -> RunEstimate:
 
 
 def _document(run: RunConfig, estimate: RunEstimate) -> dict[str, object]:
-    """For a program."""
+    """Return the estimate for a program."""
     look, computing = estimate.look, estimate.computing
     return {
         "samples": estimate.num_samples,
@@ -130,7 +130,8 @@ def _document(run: RunConfig, estimate: RunEstimate) -> dict[str, object]:
 
 
 def _lines(run: RunConfig, estimate: RunEstimate, *, shards: int) -> Iterator[str]:
-    """For a person. `shards`: over how many devices the user asks to divide the model."""
+    """Yield the estimate in lines for a person. `shards`: the number of devices over which the user asks to divide the
+    model."""
     yield from (f"  instance {instance} trains on {name}" for instance, name in enumerate(run.instances.data))
     yield _memory_line(estimate.need)
     yield _devices_line(estimate.devices, estimate.need)
@@ -149,7 +150,7 @@ def _lines(run: RunConfig, estimate: RunEstimate, *, shards: int) -> Iterator[st
 
 
 def _planned_run(arguments: argparse.Namespace) -> RunConfig:
-    """That of the directory, where one is named and no configuration is. Raises ConfigError."""
+    """Return the planned run: that of the directory, where one is named and no configuration is. Raises ConfigError."""
     from adloco_p2p.storage.workdir import read_run
 
     if arguments.workdir is None or arguments.config is not None:
@@ -163,7 +164,7 @@ def _planned_run(arguments: argparse.Namespace) -> RunConfig:
 
 
 def _differences(arguments: argparse.Namespace, run: RunConfig) -> list[str]:
-    """Setting by setting, where a configuration and a directory are named; without what `start` adds to a configuration."""
+    """Return the differences between a configuration and a directory, where both are named, without what `start` adds."""
     from adloco_p2p.storage.workdir import read_run
 
     if arguments.workdir is None or arguments.config is None or (held := read_run(arguments.workdir)) is None:
@@ -172,7 +173,7 @@ def _differences(arguments: argparse.Namespace, run: RunConfig) -> list[str]:
 
 
 def _final_samples(workdir: Path | None) -> int | None:
-    """Of the run in this directory, where it is over."""
+    """Return the samples of the run in this directory, where it is over."""
     return max((plan.samples_before for plan in _recorded_plans(workdir) if plan.is_last), default=None) if workdir else None
 
 
@@ -184,7 +185,7 @@ def _recorded_plans(workdir: Path) -> list[Plan]:
 
 
 def _constant_samples(run: RunConfig) -> int | None:
-    """Of a run that counts rounds; none where their batches are not known beforehand."""
+    """Return the samples of a run that counts rounds; None where its batches are not known beforehand."""
     if run.work.rounds is None or run.batch.test != "constant":
         return None
     return run.work.rounds * run.work.inner_steps * run.batch.initial_batch
@@ -198,7 +199,7 @@ def _check_rates(arguments: argparse.Namespace) -> None:
 
 
 def _computing(arguments: argparse.Namespace, run: RunConfig, link: "Link") -> "DeviceShare | None":
-    """None where the device's rate is not stated."""
+    """Return the share of computing; None where the device's rate is not given."""
     from adloco_p2p.views.device_share import device_share
 
     if arguments.teraflops is None:
@@ -220,7 +221,7 @@ def _computing_line(item: "DeviceShare") -> str:
 
 
 def _estimates(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":
-    """Before the run, and from where it stands where a directory is named."""
+    """Return the estimates for the whole run, and from its present state where a directory is named."""
     from adloco_p2p.views.cost_model import Workload, bounds
 
     further = () if arguments.workdir is None else _extrapolated(arguments, run, num_samples=num_samples, link=link)
@@ -237,7 +238,7 @@ def _estimates(arguments: argparse.Namespace, run: RunConfig, *, num_samples: in
 
 
 def _ramp_estimate(run: RunConfig, num_samples: int, link: "Link") -> "Estimate":
-    """Of a run whose batches are known beforehand."""
+    """Return the estimate of a run whose batches are known beforehand."""
     from adloco_p2p.core.planning.batch_ramp import ramp_batches
     from adloco_p2p.views.cost_model import estimate_of
 
@@ -250,14 +251,14 @@ def _ramp_estimate(run: RunConfig, num_samples: int, link: "Link") -> "Estimate"
 
 
 def _emulated_setting(run: RunConfig) -> str:
-    """`emulated_setting` of the devices that a node takes where nothing else is set."""
+    """Return the `emulated_setting` of the devices that a node uses by default."""
     from adloco_p2p.training.device import emulated_setting, select_devices
 
     return emulated_setting(run.model, select_devices(PeerConfig()).values())
 
 
 def _arithmetic_lines(emulated: str) -> list[str]:
-    """Where this machine emulates the arithmetic that a setting prescribes, and what would do."""
+    """Describe where this machine emulates the arithmetic that a setting prescribes, with remedies."""
     remedies = {
         "model.precision": "auto lets each machine take what it has",
         "model.lora.base_precision": "float32 is fast here, for twice the memory of the base on every peer",
@@ -316,7 +317,7 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
     check_sources(run)
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
     model = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
-    if run.model.lora.rank and not run.model.digest:  # a run that exists has one, and goes on
+    if run.model.lora.rank and not run.model.digest:  # a run that exists has a digest, and goes on
         check_targets(model, run.model.lora)
     return memory_need(
         run,
@@ -338,14 +339,15 @@ def _memory_line(need: "MemoryNeed") -> str:
 
 
 def _devices() -> "tuple[DeviceMemory, ...]":
-    """Those that a node takes where nothing else is set."""
+    """Return the devices that a node uses by default."""
     from adloco_p2p.training.device import memory_of, select_devices
 
     return memory_of(select_devices(PeerConfig()))
 
 
 def _shards_lines(run: RunConfig, need: "MemoryNeed", devices: "Sequence[DeviceMemory]", *, asked: int) -> list[str]:
-    """What a model takes that is divided over so many devices; over as many as it needs, where no GPU here holds it whole."""
+    """Describe the memory of a model that is divided over the requested number of devices, or over as many as it needs where no
+    GPU here holds it whole."""
     from adloco_p2p.training.shards.division import obstacles
 
     gpus = [item for item in devices if item.name.startswith("cuda")]
@@ -369,7 +371,7 @@ def _shards_lines(run: RunConfig, need: "MemoryNeed", devices: "Sequence[DeviceM
 
 
 def _devices_line(devices: "Sequence[DeviceMemory]", need: "MemoryNeed") -> str:
-    """The devices of this machine; instances are spread over several. On a processor all memory is main memory."""
+    """Describe the devices of this machine, over which instances are spread. On a processor all memory is main memory."""
     each = [
         f"{item.name} ({item.model}), {units.size(item.free_bytes)} of {units.size(item.total_bytes)} free" for item in devices
     ]
@@ -382,12 +384,12 @@ def _devices_line(devices: "Sequence[DeviceMemory]", need: "MemoryNeed") -> str:
 
 
 def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":
-    """The whole run, if the rounds to come stay as the newest planned one of the directory, and if they go on to grow as they
-    have grown since the first. Nothing where no round is planned, or none is left."""
+    """Return two estimates of the whole run: its rounds stay like the newest planned one of the directory, or go on to grow as
+    they have grown since the first. Empty where no round is planned, or none is left."""
     from adloco_p2p.views.cost_model import estimate_of, growing_rounds
 
     agreed = _recorded_plans(arguments.workdir)
-    plans = {plan.round: plan for plan in agreed if plan.samples > 0}  # none in the last one, nor in a pause
+    plans = {plan.round: plan for plan in agreed if plan.samples > 0}  # the last plan and pauses have none
     if not plans or max(plan.samples_before for plan in agreed) >= num_samples:
         return ()
     first, newest = plans[min(plans)], plans[max(plans)]
@@ -406,7 +408,7 @@ def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples:
 
 
 def _happened(arguments: argparse.Namespace) -> dict[str, int]:
-    """Totals of the rounds in the event file; a round that was done twice counts once."""
+    """Return the totals of the rounds in the event file; a round that was done twice counts once."""
     from adloco_p2p.storage.event_log import recorded_events
 
     happened = (stamped.event for stamped in recorded_events(arguments.workdir / "events.jsonl"))

@@ -1,4 +1,4 @@
-"""An exported directory goes to the hub; only where `export --push` asks for it."""
+"""Uploads an exported directory to the hub, only where `export --push` asks for it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from adloco_p2p.errors import ConfigError, SwarmError, brief
 
 
 def check_push(repo: str) -> None:
-    """Raise ConfigError or SwarmError where an upload cannot work, before anything is written: a wrong name, no token, or no
+    """Raise ConfigError or SwarmError, before anything is written, where an upload cannot work: a wrong name, no token, or no
     hub."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import HFValidationError
@@ -24,8 +24,8 @@ def check_push(repo: str) -> None:
 
 
 def push(directory: Path, repo: str, *, message: str) -> str:
-    """Upload every file of the directory as one commit, into a new private repository where there is none. Returns the commit's
-    address. Raises ConfigError where the hub refuses the token, and SwarmError where it does not take the files."""
+    """Upload every file of the directory as one commit, into a new private repository where there is none, and return the
+    commit's address. Raises ConfigError where the hub refuses the token, and SwarmError where it does not take the files."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined] # httpx's or requests', by version
 

@@ -22,7 +22,7 @@ from adloco_p2p.storage.workdir import holder_of, read_run
 from adloco_p2p.swarm.p2p.identity import Identity, is_peer_id, signature
 
 LEAST_PEER_CHARS = 6
-"""Of the beginning or the end of a peer id, as commands take it."""
+"""The fewest characters by which a command recognises the beginning or the end of a peer id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,8 @@ def _settings(arguments: argparse.Namespace, signer: Signer) -> Settings:
 
 
 def _refuse_fragments(signer: Signer, what: str) -> None:
-    """The last round of a run with fragments averages everything, and every peer computes its number from the configuration;
-    unless they are streamed."""
+    """Refuse an order about the length of a run with fragments that are not streamed: its last round averages everything, and
+    every peer computes the number of that round from the configuration."""
     if signer.run.averaging.fragments > 1 and signer.run.outer.overlap != "streaming":
         raise ConfigError(
             f"command {what}: the run has averaging.fragments {signer.run.averaging.fragments}, so its last round is fixed;"
@@ -117,7 +117,8 @@ def _refuse_fragments(signer: Signer, what: str) -> None:
 
 
 def _refuse_past(signer: Signer, option: str, round: int) -> None:
-    """An order for a round that is agreed would take effect at once, and an end cannot be taken back. 0: no round is named."""
+    """Refuse an order for a round that is agreed already: it would take effect at once, and an end cannot be taken back. 0: no
+    round is named."""
     if 0 < round < signer.round:
         raise ConfigError(
             f"{option} {round}: round {signer.round} is agreed already; that or a later round is accepted, and without {option}"
@@ -134,7 +135,7 @@ def _when(word: str, round: int, signer: Signer) -> str:
 
 
 def signer_of(workdir: Path) -> Signer:
-    """Raises ConfigError where the directory is not a signer's, or its run is complete."""
+    """Return the signer of the directory. Raises ConfigError where the directory is not a signer's, or its run is complete."""
     if read_run(workdir) is None:
         raise ConfigError(f"--workdir {workdir}: no run lies here", code="E204")
     run, ledger = read_ledger(workdir)
@@ -191,7 +192,7 @@ def _leave(signer: Signer, made: Statement, *, what: str, is_json: bool) -> int:
 
 
 def peer_named(text: str, known: Iterable[PeerId]) -> PeerId:
-    """The one of the known peers whose id the text is, begins or ends. Raises ConfigError."""
+    """Return the known peer whose id the text is, begins or ends. Raises ConfigError."""
     found = sorted({peer for peer in known if peer == text or (peer.startswith(text) or peer.endswith(text))})
     if len(text) < LEAST_PEER_CHARS or len(found) != 1:
         listed = f"; it may be {', '.join(found[:5])}" if len(found) > 1 and len(text) >= LEAST_PEER_CHARS else ""
@@ -204,7 +205,7 @@ def peer_named(text: str, known: Iterable[PeerId]) -> PeerId:
 
 
 def _whole_id(text: str) -> PeerId:
-    """Of a peer that need not have been in the run. Raises ConfigError."""
+    """Return the id of a peer that need not have been in the run. Raises ConfigError."""
     if not is_peer_id(text):
         raise ConfigError(
             f"--add {text}: not a whole peer id; `adloco-peer members` and the first lines of a node have it", code="E200"

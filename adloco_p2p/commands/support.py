@@ -13,11 +13,11 @@ from adloco_p2p.error_codes import ERROR_CODES, explained
 from adloco_p2p.errors import AdlocoError, ConfigError, StorageError, brief
 
 NEAR_CODES = 3
-"""So many codes are offered in place of one that there is not."""
+"""How many codes are offered in place of an unknown one."""
 
 
 def version(arguments: argparse.Namespace) -> int:
-    """The version, as a report of a problem should name it."""
+    """Print the version as a report of a problem should state it."""
     from adloco_p2p.core.model.protocol import NEWEST, OLDEST, PROTOCOLS
 
     try:
@@ -41,7 +41,7 @@ def completion(arguments: argparse.Namespace) -> int:
 
 
 def explain_error(arguments: argparse.Namespace) -> int:
-    """Cause and remedy of one error code, or of all."""
+    """Print cause and remedy of one error code, or of all."""
     code = arguments.code and f"E{arguments.code.upper().removeprefix('E')}"
     if code is not None and code not in ERROR_CODES:
         raise ConfigError(f"CODE {arguments.code}: not an error code; {_near_codes(code)}", code="E200")
@@ -83,15 +83,15 @@ _ERRORS_OF_GPUS = (
 
 
 def crash_code(error: Exception) -> str:
-    """Of an unexpected error: a fault of the program, unless a GPU's driver or library reports it, at whichever call comes
-    next. Torch raises some of these as plain RuntimeErrors, too."""
+    """Return the code of an unexpected error: a fault of the program, unless a GPU's driver or library reports it, which
+    happens at whichever call comes next. Torch raises some of these as plain RuntimeErrors, too."""
     is_gpus = isinstance(error, RuntimeError) and str(error).startswith(_ERRORS_OF_GPUS)
     return "E102" if is_gpus else AdlocoError.code
 
 
 def describe_crash(error: BaseException, workdir: Path | None) -> str:
-    """One line for the user about an unexpected error. The traceback goes into a support bundle; where there is
-    no working directory, or it cannot be written, to stderr."""
+    """Describe an unexpected error to the user in one line. The traceback goes into a support bundle, or to stderr where no
+    working directory can be written."""
     from adloco_p2p.storage.support_bundle import write_crash
 
     where = traceback.extract_tb(error.__traceback__)[-1]

@@ -35,16 +35,16 @@ from adloco_p2p.views import units
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 START_SECONDS = 120.0
-"""For the first peer to listen; a cold machine imports slowly."""
+"""How long the first peer may take to listen; a cold machine imports slowly."""
 READY_SECONDS = 300.0
-"""For all peers to be able to train; each imports the libraries, reads the text and builds the model."""
+"""How long all peers may take until they can train; each imports the libraries, reads the text and builds the model."""
 OWN_PEERS = ("admission.kind=open", "admission.probation_rounds=0")
-"""All peers are the user's own: none needs an invitation, or has to earn its vote."""
+"""Settings for peers that all belong to the user: none needs an invitation, or has to earn its vote."""
 _ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
 
 
 def swarm(arguments: argparse.Namespace) -> int:
-    """Start the peers, watch them, end with one model."""
+    """Start the peers, watch them, and end with one model."""
     steps: Steps = arguments.steps
     steps.enter("reading the configuration")
     run = _checked_run(arguments)
@@ -88,7 +88,7 @@ def swarm(arguments: argparse.Namespace) -> int:
 
 
 def _check_length(run: RunConfig, workdir: Path) -> None:
-    """Raise ConfigError where a longer or shorter run is asked for than the complete one of the directory."""
+    """Raise ConfigError where the requested length differs from that of the complete run in the directory."""
     done = read_run(workdir)
     if done is not None and done.work.length != run.work.length:
         raise ConfigError(
@@ -99,7 +99,7 @@ def _check_length(run: RunConfig, workdir: Path) -> None:
 
 
 def _checked_run(arguments: argparse.Namespace) -> RunConfig:
-    """The run, with mistakes shown before any process starts. Raises ConfigError."""
+    """Return the run, so that mistakes show before any process starts. Raises ConfigError."""
     loaded = load_run(arguments.config, [*OWN_PEERS, *arguments.set, *_length(arguments)])
     if (kind := loaded.value.admission.kind) != "open":
         raise ConfigError(f"--set admission.kind={kind}: all peers of `swarm` are your own; leave it out", code="E201")
@@ -116,7 +116,7 @@ def _checked_run(arguments: argparse.Namespace) -> RunConfig:
 
 
 def _exported_round(arguments: argparse.Namespace) -> int | None:
-    """After how many rounds the model in the directory of `--export` was written; none where it is not of this run."""
+    """Return after how many rounds the model in the directory of `--export` was written; None where it is not of this run."""
     run, found = read_run(arguments.workdir / "peer-0"), exported(arguments.export)
     return found.round if run is not None and found is not None and found.run == run.digest else None
 
@@ -126,7 +126,7 @@ def _length(arguments: argparse.Namespace) -> list[str]:
 
 
 def _founders(arguments: argparse.Namespace, workdirs: Sequence[Path]) -> list[str]:
-    """The setting that makes all peers founders; for a run in these directories, as it was begun."""
+    """Return the setting that makes all peers founders; for a run in these directories, the one with which it began."""
     from adloco_p2p.swarm.p2p.identity import Identity
 
     known = read_run(workdirs[0])
@@ -150,7 +150,7 @@ def _founders(arguments: argparse.Namespace, workdirs: Sequence[Path]) -> list[s
 
 
 def _wait_for_addresses(first: Member, steps: Steps, interrupts: Interrupts) -> list[str]:
-    """The addresses that the first peer prints for others; none where the user stops it. Raises SwarmError."""
+    """Return the addresses that the first peer prints for others; empty where the user stops it. Raises SwarmError."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and not interrupts.is_asked:
         match = _ADDRESSES.search(first.log.read_text(errors="replace"))
@@ -182,7 +182,7 @@ def _follow(members: list[Member], view: View, interrupts: Interrupts, *, is_wai
 
 
 def _first_prompt(run: RunConfig | None) -> str:
-    """A beginning of the kind of text that the model has learned."""
+    """Return a beginning of the kind of text that the model has learned."""
     if run is not None and (run.data.messages_column is not None or run.data.prompt_column is not None):
         return "What can you do?"
     return "def " if run is None or run.data.source == "python" else "The "
@@ -191,9 +191,11 @@ def _first_prompt(run: RunConfig | None) -> str:
 def _conclude(
     arguments: argparse.Namespace, members: Sequence[Member], steps: Steps, *, finished: Sequence[Path], is_stopped: bool
 ) -> int:
-    """The end of the run in words, and what can be done next. The exit code is not 0 where a peer failed, or never came.
+    """Describe the end of the run, and what can be done next. Returns an exit code other than 0 where a peer failed, or never
+    came.
 
-    `finished`: directories of peers that have the whole run."""
+    `finished`: directories of peers that have the whole run.
+    """
     failed = [member for member in members if member.process.returncode != 0] if not is_stopped else []
     for member in failed:
         say(f"{member.name} ended with exit code {member.process.returncode}: {member.last_words()}")

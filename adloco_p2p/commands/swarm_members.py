@@ -26,11 +26,11 @@ from adloco_p2p.views.status_fold import apply, replay
 
 LOOK_SECONDS = 0.2
 STOP_SECONDS = 120.0
-"""For a peer to end its round after Ctrl-C."""
+"""How long a peer may take to end its round after Ctrl-C."""
 ENDING_SECONDS = 30.0
-"""For the peers of a swarm that was killed to end."""
+"""How long the peers of a killed swarm may take to end."""
 LAST_EVENTS_SECONDS = 5.0
-"""For what a node sent last to arrive here after its process has ended."""
+"""How long the last events of a node may take to arrive here after its process has ended."""
 
 
 @dataclass(slots=True)
@@ -41,9 +41,9 @@ class Member:
     process: subprocess.Popen[bytes]
     log: Path
     lifeline: int
-    """The end of the pipe that this process holds; see `lifeline.py`."""
+    """This process's end of a pipe; see `lifeline.py`."""
     status: Status = field(default_factory=Status)
-    """Folded from the events of its node."""
+    """The status of the node, folded from its events."""
     is_connected: bool = False
 
     @property
@@ -56,7 +56,7 @@ class Member:
 
     @property
     def phase(self) -> str | None:
-        """The step of its start; none once it can train, and after its end."""
+        """The step of its start; None once it can train, and after its end."""
         try:
             holder = holder_of(self.workdir)
         except StorageError:
@@ -65,7 +65,7 @@ class Member:
 
     @property
     def is_ready(self) -> bool:
-        """It has all that it needs to train; it may wait for the others."""
+        """Whether it has all that it needs to train; it may wait for the others."""
         return self.is_connected or (self.phase or "").startswith(READY)
 
     def row(self) -> MemberRow:
@@ -86,7 +86,7 @@ class Member:
 
 
 def spawn(arguments: Sequence[str], workdir: Path, *, threads: int) -> Member:
-    """A peer in a process of its own, that ends with this one. Raises StorageError."""
+    """Start a peer in a process that ends with this one. Raises StorageError."""
     with reported(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
     log = workdir / "output.log"
@@ -100,7 +100,7 @@ def spawn(arguments: Sequence[str], workdir: Path, *, threads: int) -> Member:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"},
                 pass_fds=(reading,),
-                start_new_session=True,  # Ctrl-C reaches the parent alone, which passes it on
+                start_new_session=True,  # Ctrl-C reaches only the parent, which passes it on
             )
     finally:
         os.close(reading)
@@ -108,7 +108,7 @@ def spawn(arguments: Sequence[str], workdir: Path, *, threads: int) -> Member:
 
 
 def wait_for_ending(workdirs: Sequence[Path]) -> None:
-    """Until the peers of a swarm that was killed have ended. Raises StorageError where another process uses a directory."""
+    """Wait until the peers of a killed swarm have ended. Raises StorageError where another process uses a directory."""
     deadline = time.monotonic() + ENDING_SECONDS
     for workdir in workdirs:
         while (holder := holder_of(workdir)) is not None:
@@ -121,7 +121,7 @@ def wait_for_ending(workdirs: Sequence[Path]) -> None:
 
 
 def wait_until_ready(members: Sequence[Member], *, seconds: float, interrupts: "Interrupts") -> None:
-    """Until all of them can train. Raises SwarmError that names each one which ended or is late, and why."""
+    """Wait until all of them can train. Raises SwarmError that names each one which ended or is late, and why."""
     deadline = time.monotonic() + seconds
     while not all(member.is_ready for member in members) and not interrupts.is_asked:
         ended = [member for member in members if not member.is_running]
@@ -152,15 +152,15 @@ class Watch:
         follow.start()
 
     def finish(self) -> None:
-        """Let what the nodes sent last arrive."""
+        """Wait for the last events of the nodes."""
         deadline = time.monotonic() + LAST_EVENTS_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class _MemberView:
-    """Keeps the status of a member, and shows the events where a view is given: what happened before this command as the
-    past, all later ones one by one."""
+    """Keeps the status of a member, and shows its events where a view is given: those before this command as the past, all
+    later ones one by one."""
 
     def __init__(self, member: Member, shown: View | None) -> None:
         self._member, self._shown = member, shown
@@ -186,14 +186,14 @@ class _MemberView:
             self._shown.update(stamped)
 
     def start(self) -> None:
-        """The view on the screen is started by the verb."""
+        """Do nothing: the verb starts the view on the screen."""
 
     def stop(self) -> None:
-        """See `start`."""
+        """Do nothing; see `start`."""
 
 
 def _watch(member: Member, shown: View | None) -> None:
-    """Until the process has ended."""
+    """Follow the member until its process has ended."""
     from adloco_p2p.commands.control import follow
     from adloco_p2p.control.client import ControlClient
 
@@ -206,7 +206,7 @@ def _watch(member: Member, shown: View | None) -> None:
 
 
 def end(members: Sequence[Member]) -> None:
-    """No process outlives the command."""
+    """End all processes, so that none outlives the command."""
     for member in members:
         if member.is_running:
             member.process.send_signal(signal.SIGINT)
@@ -221,7 +221,7 @@ def end(members: Sequence[Member]) -> None:
 
 
 class Interrupts:
-    """Ctrl-C, SIGTERM and SIGHUP go to every member, each time; the parent waits for them."""
+    """Passes Ctrl-C, SIGTERM and SIGHUP on to every member, each time; the parent waits for them."""
 
     def __init__(self, members: list[Member]) -> None:
         self._members = members

@@ -38,7 +38,7 @@ def start(arguments: argparse.Namespace) -> int:
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         run = workdir.with_protocol(run)
-        workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
+        workdir.adopt(run)  # before anything slow, so that a directory of another run is refused at once
         _keep_command(workdir, arguments)
         if is_complete(arguments.workdir):
             return _say_complete(arguments.workdir, f": {run.work.length} are done")
@@ -63,14 +63,14 @@ def start(arguments: argparse.Namespace) -> int:
 
 
 def _keep_command(workdir: "Workdir", arguments: argparse.Namespace) -> None:
-    """For the next time, without an invitation or an address that may be stale by then; except that of a swarm's peer, which
-    only `swarm` starts."""
+    """Keep the command for the next time, without an invitation or an address, which may be stale by then. The peer of a swarm
+    keeps none, since only `swarm` starts it."""
     if getattr(arguments, "lifeline", None) is None:
         workdir.keep_command(shlex.join(_without_links(shlex.split(arguments.command_line))))
 
 
 def _identified(run: RunConfig) -> RunConfig:
-    """The run with the digests of its inputs, so that every peer can check that it has the same ones."""
+    """Return the run with the digests of its inputs, so that every peer can check that it has the same ones."""
     run = with_plain_paths(run)
     check_sources(run)
     if not run.packages:
@@ -114,7 +114,7 @@ def join(arguments: argparse.Namespace) -> int:
 
 
 def keep(arguments: argparse.Namespace) -> int:
-    """Take part as a keeper, which trains nothing: its passes over the held-out rows at the end are of one row each."""
+    """Take part as a keeper, which trains nothing: it passes over the held-out rows at the end one by one."""
     arguments.peer_set = [*arguments.peer_set, "keeper=true", "max_micro_batch=1"]
     return _join(arguments, peer_config_of(arguments))
 
@@ -141,7 +141,7 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
 
 
 def _check_run(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError where the directory holds another run than a link or --run names."""
+    """Raise ConfigError where the directory holds another run than a link or --run names."""
     from adloco_p2p.storage.workdir import read_run
     from adloco_p2p.swarm.discovery.join_link import check_held_run, split_initial_peers
 
@@ -152,7 +152,7 @@ def _check_run(arguments: argparse.Namespace) -> None:
 
 
 def _known_address(workdir: Path) -> str:
-    """The link to the run that the directory has taken part in. Raises ConfigError."""
+    """Return the link to the run in which the directory has taken part. Raises ConfigError."""
     link = read_address(workdir)
     if not link:
         raise ConfigError(
@@ -173,7 +173,8 @@ def bootstrap(arguments: argparse.Namespace) -> int:
 
 
 def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir":
-    """Problems of addresses and the directory are reported here, before torch is imported, which takes seconds."""
+    """Open the working directory. Problems of addresses and the directory show here, before torch is imported, which takes
+    seconds."""
     with collecting_nothing():
         from adloco_p2p.storage.workdir import ENDING, Workdir
         from adloco_p2p.swarm.discovery.join_link import split_initial_peers
@@ -212,13 +213,13 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
 
 
 def shortest(command: str, workdir: Path) -> str:
-    """The command that goes on: without the long link, where the directory holds it."""
+    """Return the command that goes on, without the long link where the directory holds it."""
     words = shlex.split(command)
     return shlex.join(_without_links(words) if leads_to_others(workdir) else words)
 
 
 def leads_to_others(workdir: Path) -> bool:
-    """Whether the directory's link has an address of another peer than its own."""
+    """Return whether the directory's link has an address of another peer."""
     from adloco_p2p.swarm.discovery.join_link import split_initial_peers
     from adloco_p2p.swarm.p2p.identity import Identity
 
@@ -230,7 +231,7 @@ def leads_to_others(workdir: Path) -> bool:
 
 
 def _without_links(words: Sequence[str]) -> list[str]:
-    """Without any `--initial-peers A B`, `--initial-peers=A` or short form of these."""
+    """Return the words without any `--initial-peers A B`, `--initial-peers=A` or short form of these."""
     kept, is_link = [], False
     for word in words:
         if word.startswith("-"):
@@ -255,7 +256,7 @@ def is_complete(workdir: Path) -> bool:
 
 
 def _saved(workdir: Path) -> "Saved | None":
-    """The last checkpoint. None where there is none yet, or none that can be used: opening it for training reports that."""
+    """Return the last checkpoint; None where there is none, or none that can be used, which opening it for training reports."""
     with collecting_nothing():
         from adloco_p2p.commands.trained_model import open_saved
     from adloco_p2p.errors import ConfigError, StorageError
@@ -267,7 +268,7 @@ def _saved(workdir: Path) -> "Saved | None":
 
 
 def peer_config_of(arguments: argparse.Namespace) -> PeerConfig:
-    """The machine's settings; flags win over the file."""
+    """Return the machine's settings; flags override the file."""
     overrides = list(arguments.peer_set)
     for flag in ("host_maddrs", "announce_maddrs", "device"):
         if getattr(arguments, flag, None):
@@ -280,7 +281,7 @@ def peer_config_of(arguments: argparse.Namespace) -> PeerConfig:
 
 
 def _run_config(arguments: argparse.Namespace) -> RunConfig:
-    """As asked for; where nothing is, the run that lies in the directory."""
+    """Return the requested run, or the run that lies in the directory where none is requested."""
     if arguments.config is None and not arguments.set and arguments.rounds is None:
         from adloco_p2p.storage.workdir import read_run
 

@@ -1,4 +1,4 @@
-"""Verbs that use a trained model: they read the last complete checkpoint and disturb no running peer."""
+"""Verbs that use a trained model. They read the last complete checkpoint and disturb no running peer."""
 
 import argparse
 import json
@@ -45,7 +45,7 @@ class Saved:
     durable: Durable
 
     def instance(self, wanted: int | None) -> InstanceId:
-        """The one that was asked for; the only one, or the first. Raises ConfigError."""
+        """Return the requested instance; by default the only one, or the first. Raises ConfigError."""
         if wanted is None:
             return self.instances[0]
         if wanted not in self.instances:
@@ -53,12 +53,13 @@ class Saved:
         return InstanceId(wanted)
 
     def outer(self, instance: InstanceId) -> "torch.Tensor":
-        """Outer parameters, flat float32 [P]."""
+        """Return the outer parameters, flat float32 [P]."""
         return self.store.load_instance(self.round, instance)[0]["outer"].float()
 
 
 def open_saved(workdir: Path) -> Saved:
-    """Raises ConfigError where the directory holds no run or no checkpoint yet, and StorageError where it cannot be read."""
+    """Open the last checkpoint. Raises ConfigError where the directory holds no run or no checkpoint yet, and StorageError
+    where it cannot be read."""
     run = read_run(workdir)
     if run is None and (meant := meant_workdir(workdir)):
         raise ConfigError(f"--workdir {workdir}: the directory of a swarm; did you mean {meant}?", code="E204")
@@ -83,8 +84,8 @@ def open_saved(workdir: Path) -> Saved:
 
 
 def read_saved(workdir: Path, read: Callable[[Saved], Read]) -> tuple[Saved, Read]:
-    """The last checkpoint, and the result of `read` on it; from a newer one where a running node removed it meanwhile. Raises
-    ConfigError and StorageError."""
+    """Return the last checkpoint, and the result of `read` on it; both of a newer one where a running node removed it
+    meanwhile. Raises ConfigError and StorageError."""
     while True:
         saved = open_saved(workdir)
         try:
@@ -95,13 +96,13 @@ def read_saved(workdir: Path, read: Callable[[Saved], Read]) -> tuple[Saved, Rea
 
 
 def load_model(run: RunConfig, outer: "torch.Tensor", instance: InstanceId) -> "torch.nn.Module":
-    """The model on the CPU in fp32, with outer parameters [P] of the instance; one with adapters has them beside its base."""
+    """Return the model on the CPU in fp32, with outer parameters [P] of the instance; adapters stay beside their base."""
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.numerics.layout import unflatten_
     from adloco_p2p.training.model import build_model
     from adloco_p2p.training.seeds import initial_seed
 
-    exact = replace(run.model, lora=replace(run.model.lora, base_precision="float32"))  # rounds once, when it is written
+    exact = replace(run.model, lora=replace(run.model.lora, base_precision="float32"))  # rounded once, when it is written
     module: torch.nn.Module = build_model(
         exact,
         vocab_size=open_tokenizer(run.tokenizer).vocab_size,
@@ -113,8 +114,8 @@ def load_model(run: RunConfig, outer: "torch.Tensor", instance: InstanceId) -> "
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """A directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it; of a run
-    that trained adapters, merged, and the adapter alone in `adapter/`. Uploaded only where `--push` names a place."""
+    """Write a directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it.
+    Adapters are merged, and also written alone to `adapter/`. Uploads only where `--push` names a repository."""
     if arguments.push is not None:
         check_push(arguments.push)
     record = write_export(arguments.workdir, arguments.output, instance=arguments.instance, dtype=arguments.dtype)
@@ -136,8 +137,8 @@ def export_words(record: Mapping[str, Any]) -> str:
 
 
 def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: str | None = None) -> Mapping[str, Any]:
-    """Write the last checkpoint's model into a new or empty directory, and return what it is. `dtype` as torch names it; none:
-    that of the pretrained weights. Raises ConfigError and StorageError."""
+    """Write the last checkpoint's model into a new or empty directory, and return a record of it. `dtype`: torch's name of the
+    type; None: that of the pretrained weights. Raises ConfigError and StorageError."""
     check_output(output)  # before the imports, which take seconds
     import torch
     import transformers
@@ -170,14 +171,14 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
 
 
 def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> int | list[int]:
-    """The ids that end a text: those that a pretrained model came with, which may be several; otherwise the tokenizer's."""
+    """Return the ids that end a text: those of a pretrained model, which may be several; otherwise the tokenizer's."""
     settings = _generation_settings(model)
     known = settings.eos_token_id if settings is not None else None
     return end_of_document if known is None else known
 
 
 def _generation_settings(model: "transformers.PreTrainedModel") -> "transformers.GenerationConfig | None":
-    """None for a model of a plugin that transformers cannot generate with."""
+    """Return the settings; None for a model of a plugin that transformers cannot generate with."""
     return getattr(model, "generation_config", None)
 
 
@@ -223,7 +224,7 @@ def generate(arguments: argparse.Namespace) -> int:
 
 
 def _prompt(tokenizer: "Tokenizer", text: str, *, is_chat: bool) -> tuple[list[int], set[int]]:
-    """As token ids, and the control tokens that end an answer to it. Raises ConfigError."""
+    """Return the prompt as token ids, and the control tokens that end an answer to it. Raises ConfigError."""
     from adloco_p2p.data.chat_template import ChatTemplate
 
     if not is_chat:

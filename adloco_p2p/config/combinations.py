@@ -1,5 +1,5 @@
-"""Settings of a run that are each fine and together cannot work, or would silently do nothing. One sentence each, with what
-would do."""
+"""Settings of a run that are valid one by one, but cannot work together or would silently do nothing. Each combination gets one
+sentence, with a remedy."""
 
 from collections.abc import Iterator
 from math import ceil
@@ -11,11 +11,11 @@ from adloco_p2p.core.model.rules import DEFAULT_PRICE_MINUTES
 from adloco_p2p.core.model.scalars import MAX_INSTANCES
 
 MAX_HELDOUT_TOKENS = 1 << 28
-"""Of all held-out rows together, which every host keeps in memory."""
+"""The most tokens of all held-out rows together, which every host keeps in memory."""
 
 
 def combinations(run: RunConfig) -> list[str]:
-    """Every impossible combination in a run's configuration; empty where there is none."""
+    """Return a sentence for every impossible combination in a run's configuration; empty where there is none."""
     return [
         *input_combinations(run),
         *_program(run),
@@ -33,7 +33,7 @@ def combinations(run: RunConfig) -> list[str]:
 
 
 def _program(run: RunConfig) -> list[str]:
-    """Impossible where a program of the user's does the inner steps."""
+    """Find combinations that are impossible where a user's own program does the inner steps."""
     if not run.model.program:
         return []
     impossible = {
@@ -149,7 +149,7 @@ def _streaming(run: RunConfig) -> Iterator[str]:
 
 
 def _assessments(run: RunConfig) -> Iterator[str]:
-    """Impossible where contributions are looked at."""
+    """Find combinations that are impossible where contributions are looked at."""
     averaging = run.averaging
     if not averaging.assess_every:
         return
@@ -185,7 +185,7 @@ def _batch(run: RunConfig) -> Iterator[str]:
             "batch.level: outer, but batch.statistic micro_batch measures the noise of one inner step;"
             " set batch.level to inner, or batch.statistic to pseudo_gradient"
         )
-    # The mean's squared norm holds the noise too, so the request never exceeds batch / eta^2 (method section 4.4).
+    # The mean's squared norm contains the noise too, so the request never exceeds batch / eta^2 (method section 4.4).
     if batch.test == "norm" and batch.denominator == "naive" and batch.eta >= 1 and _is_noise_of_the_mean(run):
         yield (
             f"batch.eta: with batch.denominator naive the batch can never grow unless eta is below 1, and it is {batch.eta};"
@@ -215,7 +215,8 @@ def _ramp(run: RunConfig) -> Iterator[str]:
 
 
 def _seesaw(run: RunConfig) -> Iterator[str]:
-    """The batch grows where the learning rate falls, so the two belong together."""
+    """Find combinations that part the batch from the learning rate: it grows where the rate falls, so the two belong
+    together."""
     seesaw = "but batch.ramp seesaw follows the decay of the learning rate over the run"
     if run.batch.ramp_samples is not None:
         yield f"batch.ramp_samples: {run.batch.ramp_samples}, {seesaw}; leave it out, or choose the ramp linear or doubling"
@@ -226,7 +227,7 @@ def _seesaw(run: RunConfig) -> Iterator[str]:
 
 
 def _is_noise_of_the_mean(run: RunConfig) -> bool:
-    """Whether numerator and denominator of the test speak of the same vector; at the inner level they do not."""
+    """Return whether numerator and denominator of the test measure the same vector; at the inner level they do not."""
     return run.batch.statistic == "micro_batch" or run.batch.level == "outer"
 
 
@@ -247,13 +248,14 @@ def _work(run: RunConfig) -> list[str]:
 
 
 def _first_round_samples(run: RunConfig) -> int:
-    """Of all instances that begin the run."""
+    """Return the samples of the first round, over all instances that begin the run."""
     count = 1 if run.instances.start == "fork" else min(run.instances.count, MAX_INSTANCES)
     return count * run.batch.initial_batch * run.work.inner_steps
 
 
 def _most_rounds(run: RunConfig) -> int:
-    """A batch that grows makes fewer; 0 where the run has no end, which `_work` reports."""
+    """Return the most rounds that the run can have, since a growing batch makes fewer; 0 where the run has no end, which
+    `_work` reports."""
     if run.work.samples is None:
         return run.work.rounds or 0
     return ceil(run.work.samples / _first_round_samples(run))
@@ -286,7 +288,7 @@ def _instances(run: RunConfig) -> Iterator[str]:
 
 
 def _own_data(run: RunConfig) -> Iterator[str]:
-    """Data of instances: one known data set for each instance, and none that no instance has."""
+    """Find mistakes in the data of instances: each instance has one known data set, and each data set an instance."""
     own, count, mixture = run.instances.data, run.instances.count, run.data.mixture
     if not own:
         return

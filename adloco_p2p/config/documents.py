@@ -1,4 +1,4 @@
-"""The user's input, as plain values: a YAML or TOML file, one of the shipped configurations, a `--set key=value`."""
+"""Reads the user's input as plain values: a YAML or TOML file, a shipped configuration, or a `--set key=value`."""
 
 import contextlib
 import re
@@ -15,16 +15,16 @@ import yaml
 from adloco_p2p.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20
-"""No configuration is longer; a wrong path to something huge is refused before it is read."""
+"""The largest configuration that is read, so that a wrong path to a huge file is refused."""
 
 DEFAULT_CONFIG = "default"
 """The shipped configuration that needs no network: the embedded default."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as most people expect it: doubled keys are refused, `3e-4` is a number and `2024-01-01` is text."""
+    """Reads YAML as most people expect it: doubled keys are refused, `3e-4` is a number and `2024-01-01` is text."""
 
-    # a copy without the resolver of dates; SafeLoader's own table must stay as it is
+    # a copy without the resolver of dates, because SafeLoader's own table must stay as it is
     yaml_implicit_resolvers = {  # noqa: RUF012 (the library's interface)
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-# YAML 1.1 asks for a dot and a sign in 3.0e-4; without this, 3e-4 would be text
+# YAML 1.1 requires a dot and a sign, as in 3.0e-4; without this resolver 3e-4 would be text.
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789"))
 
 
@@ -56,7 +56,7 @@ def _parse_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where}{line}: {error.problem or error.context}", code="E202") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: not readable as YAML: {error}", code="E202") from None
-    except ValueError as error:  # a number-like scalar that is none, such as 0o9 or a very long integer
+    except ValueError as error:  # text that looks like a number and is none, such as 0o9 or a very long integer
         raise ConfigError(f"{where}: {error}", code="E202") from None
     except RecursionError:
         raise ConfigError(f"{where}: nested too deeply", code="E202") from None
@@ -72,7 +72,7 @@ def _parse_toml(text: str, where: str) -> Any:
 
 
 def shipped() -> dict[str, Traversable]:
-    """The configurations that come with the package, by name: from the wheel, or from the checkout it runs in."""
+    """Return the configurations that come with the package, by name, from the wheel or the checkout."""
     package = resources.files("adloco_p2p")
     inside = package / "configs"
     beside = Path(str(package)).parent / "configs"
@@ -83,12 +83,12 @@ def shipped() -> dict[str, Traversable]:
 
 
 def is_bare_name(path: Path) -> bool:
-    """Whether the path stands for a shipped configuration."""
+    """Return whether the path is the name of a shipped configuration."""
     return path.suffix == "" and path.name == str(path)
 
 
 def is_shipped(path: Path | None, document: dict[str, Any]) -> bool:
-    """Whether it is a shipped configuration, by its name or as an unchanged file."""
+    """Return whether it is a shipped configuration, by its name or as an unchanged file."""
     if path is None or is_bare_name(path):
         return True
     entry = shipped().get(path.stem)
@@ -96,7 +96,7 @@ def is_shipped(path: Path | None, document: dict[str, Any]) -> bool:
 
 
 def read_run_document(path: Path | None) -> tuple[dict[str, Any], str]:
-    """The document and the name of its origin. None or a bare name stands for a shipped configuration.
+    """Return the document and the name of its origin. None or a bare name means a shipped configuration.
 
     Raises ConfigError.
     """
@@ -114,9 +114,9 @@ def read_run_document(path: Path | None) -> tuple[dict[str, Any], str]:
 
 
 def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """A shipped configuration for a run of fewer rounds (`--set work.rounds=2`, or `work.samples` for so few): forks and merges
-    that would never come are brought forward in proportion, or dropped where there is no room. Returns the document, and what
-    was changed in words. Settings of the user stay as they are."""
+    """Return a shipped configuration adapted to a run of fewer rounds (`--set work.rounds=2`, or `work.samples` for so few),
+    and the changes in words. Forks and merges that would never come are moved forward in proportion, or dropped where there is
+    no room. The user's own settings stay as they are."""
     given: dict[str, Any] = {}
     for text in overrides:
         with contextlib.suppress(ConfigError):  # `load_run` reads them again and reports what is wrong
@@ -145,7 +145,8 @@ def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[
 
 
 def _rounds_of_samples(document: dict[str, Any], given: dict[str, Any]) -> int | None:
-    """The most rounds that a run of so many samples can have, none where they are not given. A batch that grows makes fewer."""
+    """Return the most rounds that a run of so many samples can have, since a growing batch makes fewer; None where samples are
+    not given."""
     samples = given.get("work.samples")
     batch = given.get("batch.initial_batch", document.get("batch", {}).get("initial_batch"))
     steps = given.get("work.inner_steps", document.get("work", {}).get("inner_steps"))
@@ -155,7 +156,7 @@ def _rounds_of_samples(document: dict[str, Any], given: dict[str, Any]) -> int |
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The sections of a YAML or TOML file, by its suffix; an empty file has none. Raises ConfigError."""
+    """Return the sections of a YAML or TOML file, by its suffix; an empty file has none. Raises ConfigError."""
     where = str(path)
     parse = {".yaml": _parse_yaml, ".yml": _parse_yaml, ".toml": _parse_toml}.get(path.suffix)
     if parse is None:
@@ -187,7 +188,7 @@ def _as_sections(document: Any, where: str) -> dict[str, Any]:
 
 
 def parse_override(text: str, *, option: str = "--set", example: str = "work.inner_steps=64") -> tuple[str, Any]:
-    """`key.sub=value`, as the option has it, as its key and its value; the value is read as YAML. Raises ConfigError."""
+    """Return key and value of an option's text `key.sub=value`; the value is read as YAML. Raises ConfigError."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"{option} {text}: write it as key=value, such as {example}", code="E200")

@@ -1,4 +1,4 @@
-"""The space for a run's downloads from the hub: checked before the download, and logged."""
+"""Checks the space for a run's downloads from the hub beforehand, and logs it."""
 
 import logging
 import shutil
@@ -7,9 +7,9 @@ from pathlib import Path
 from adloco_p2p.errors import ConfigError
 
 MOST_OF_DISK = 0.9
-"""Part of the free disk that one download may take."""
+"""The part of the free disk that one download may take."""
 MOST_OF_MEMORY = 0.9
-"""Part of the machine's memory that the weights of a model may have."""
+"""The part of the machine's memory that the weights of a model may take."""
 
 logger = logging.getLogger(__name__)
 
@@ -17,8 +17,9 @@ logger = logging.getLogger(__name__)
 def check_download(
     setting: str, name: str, num_bytes: int, directory: Path, *, code: str, memory_bytes: int | None = None
 ) -> None:
-    """Log the size of the download and the room for it. `directory`: its place, which may hold part of it already.
-    `memory_bytes`: of the machine, where all of it must fit there. Raises ConfigError where it does not fit."""
+    """Log the size of the download and the room for it. `directory`: its place, which may hold a part of it already.
+    `memory_bytes`: the machine's memory, where all of the download must fit into it. Raises ConfigError where it does not
+    fit."""
     if num_bytes <= 0:
         return
     place = next(path for path in (directory, *directory.absolute().parents) if path.exists())

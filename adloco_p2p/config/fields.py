@@ -1,4 +1,4 @@
-"""A configuration seen as a flat list of settings: dotted key, type, what is accepted, and the words under the field."""
+"""A configuration as a flat list of settings: dotted key, type, accepted values, and the text under the field."""
 
 import ast
 import dataclasses
@@ -18,7 +18,7 @@ from adloco_p2p.core.model import canonical
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One field that holds a value; `work.inner_steps` for the field `inner_steps` of the section `work`."""
+    """One setting of a configuration, such as `work.inner_steps` for the field `inner_steps` of the section `work`."""
 
     key: str
     annotation: Any
@@ -31,7 +31,7 @@ class Setting:
 
 
 def settings_of(kind: type) -> dict[str, Setting]:
-    """Every setting of a configuration class by its dotted key, in the order of the source."""
+    """Return every setting of a configuration class by its dotted key, in the order of the source."""
     return _settings(kind)
 
 
@@ -41,12 +41,12 @@ def _settings(kind: Any) -> dict[str, Setting]:
 
 
 def setting_of(kind: type, key: str) -> Setting:
-    """The setting that a key of `flatten_fully` names, or is an entry of."""
+    """Return the setting that a key of `flatten_fully` names, or whose entry it names."""
     return next(known for known in settings_of(kind).values() if key == known.key or key.startswith(known.key + "."))
 
 
 def sections_of(kind: type) -> tuple[str, ...]:
-    """The dotted keys that hold other settings."""
+    """Return the dotted keys that hold other settings."""
     hints = get_type_hints(kind)
     found: list[str] = []
     for name, inner in hints.items():
@@ -68,7 +68,8 @@ def _walk(kind: type, prefix: str) -> list[tuple[str, Setting]]:
 
 
 def _docs_under_fields(kind: type) -> dict[str, str]:
-    """Field name to the string literal that follows it in the source of the class; empty where there is no source."""
+    """Return the string literal that follows each field in the source of the class, by field name; empty where there is no
+    source."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except OSError:
@@ -87,12 +88,12 @@ def _docs_under_fields(kind: type) -> dict[str, str]:
 
 
 def flatten(value: Any) -> dict[str, Any]:
-    """Dotted key to plain value, for every setting of a configuration value. Tables with free names stay whole."""
+    """Return the plain value of every setting by its dotted key. Tables with free names stay whole."""
     return {key: canonical.to_plain(attrgetter(key)(value)) for key in settings_of(type(value))}
 
 
 def flatten_fully(value: Any) -> dict[str, Any]:
-    """Like `flatten`, with one key per entry of a table: `model.architecture.hidden_size`."""
+    """Return the same as `flatten`, with one key per entry of a table: `model.architecture.hidden_size`."""
     settings = settings_of(type(value))
     flat = {}
     for key, found in flatten(value).items():
@@ -104,7 +105,7 @@ def flatten_fully(value: Any) -> dict[str, Any]:
 
 
 def differences(here: Any, there: Any) -> list[str]:
-    """The differences of two configurations of one class, setting by setting: `work.inner_steps: 32 here, 64 there`."""
+    """Return the differences of two configurations of one class, setting by setting: `work.inner_steps: 32 here, 64 there`."""
     ours, theirs = flatten_fully(here), flatten_fully(there)
     keys = [*ours, *(key for key in theirs if key not in ours)]
     return [
@@ -120,12 +121,12 @@ def _shown(flat: dict[str, Any], key: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as one line of text."""
+    """Return a value as one line of text."""
     return json.dumps(value, default=str)
 
 
 def accepted(annotation: Any) -> str:
-    """In words, what a setting of this type accepts."""
+    """Describe in words what a setting of this type accepts."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         words = [accepted(arguments[0]), *_limits(arguments[1:])]
@@ -160,7 +161,7 @@ def _limits(constraints: tuple[Any, ...]) -> list[str]:
             case MaxLen(max_length=limit):
                 words.append(f"at most {limit} characters")
             case Predicate(func=accepts):
-                words.append(accepts.__doc__ or "")  # written for this
+                words.append(accepts.__doc__ or "")  # their docstrings are written for this
             case _:
                 raise AssertionError(f"no words for the constraint {constraint!r}")
     return words

@@ -6,15 +6,15 @@ from adloco_p2p.config.plugins import packages_problems
 from adloco_p2p.config.run_config import DataConfig, ModelConfig, RunConfig
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-"""Arguments that most architectures have; `transformers` would fail on impossible ones with whatever error comes first."""
+"""Arguments that most architectures have; `transformers` would answer impossible ones with an unrelated error."""
 MAX_SIZE = 1 << 24
-"""Of whole numbers in `model.architecture`; ..."""
+"""The largest whole number in `model.architecture`."""
 MAX_LAYERS = 4096
-"""... of those that count layers or experts, which `transformers` lists one by one."""
+"""The largest number of layers or experts, which `transformers` lists one by one."""
 
 
 def input_combinations(run: RunConfig) -> Iterator[str]:
-    """One sentence for each impossible combination, with what would do."""
+    """Yield one sentence for each impossible combination, with a remedy."""
     yield from _model(run)
     yield from _plugins(run)
     yield from _data(run)
@@ -95,7 +95,7 @@ def _data(run: RunConfig) -> Iterator[str]:
 
 
 def _columns(data: DataConfig) -> Iterator[str]:
-    """Problems of the settings that name the columns of a row."""
+    """Find problems of the settings that name the columns of a row."""
     if (data.prompt_column is None) != (data.completion_column is None):
         yield "data.prompt_column, data.completion_column: one needs the other; set both, or none"
     if data.messages_column is not None and data.prompt_column is not None:

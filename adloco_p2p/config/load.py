@@ -1,6 +1,6 @@
-"""The user's settings as one validated value, with the origin of each.
+"""Reads the user's settings into one validated value, with the origin of each.
 
-Four layers, each a difference from the one before: the defaults of the dataclasses, the presets that the run names
+There are four layers, each a difference from the one before: the defaults of the dataclasses, the presets that the run names
 (`presets.py`), the file, and `--set key=value`. Nothing is half accepted: all problems are collected and raised together as one
 ConfigError.
 """
@@ -29,21 +29,21 @@ __all__ = ["Loaded", "combinations", "differences", "load_peer", "load_run", "sh
 T = TypeVar("T")
 
 MAX_DEPTH = 8
-"""Nesting of one setting's value."""
+"""The deepest nesting of one setting's value."""
 MAX_INTEGER = 2**63
-"""Whole numbers of a configuration stay below this, in both directions."""
+"""The bound of whole numbers in a configuration, in both directions."""
 _ALTERNATIVES = (
     ("work.rounds", "work.samples"),
     ("averaging.preset", "averaging.codec"),
     ("inner.warmup_steps", "inner.warmup_samples"),
 )
-"""Of each pair a run is given one."""
+"""Pairs of settings of which a run has only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(Generic[T]):
-    """A validated configuration, and for every dotted key (entries of a table too) where its value comes from:
-    `default`, `preset adloco`, `averaging.preset sign`, `file PATH`, `--set` or, of the machine, `--peer-set`."""
+    """A validated configuration, with the origin of the value of every dotted key (entries of a table too): `default`, `preset
+    adloco`, `averaging.preset sign`, `file PATH`, `--set` or, for the machine, `--peer-set`."""
 
     value: T
     origins: dict[str, str]
@@ -52,9 +52,9 @@ class Loaded(Generic[T]):
 
 
 def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConfig]:
-    """The configuration of a run. None or a bare name stands for a shipped one (`documents.shipped`).
+    """Load the configuration of a run. None or a bare name means a shipped one (`documents.shipped`).
 
-    `overrides` are texts `key.sub=value`, the value in YAML. Raises ConfigError with every problem.
+    `overrides` are texts `key.sub=value`, with the value in YAML. Raises ConfigError with every problem.
     """
     document, where = read_run_document(path)
     notices: list[str] = []
@@ -65,15 +65,15 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConf
 
 
 def load_run_settings(document: dict[str, Any]) -> Loaded[RunConfig]:
-    """The configuration of a run from sections and settings as a file holds them, or dotted keys. Raises ConfigError with every
-    problem."""
+    """Load the configuration of a run from sections and settings as in a file, or from dotted keys. Raises ConfigError with
+    every problem."""
     plain = {key: value for key, value in document.items() if "." not in key}
     dotted = [f"{key}={json.dumps(value)}" for key, value in document.items() if "." in key]
     return _load(RunConfig, plain, "settings of the program", dotted, preset=preset_of, impossible=combinations)
 
 
 def load_peer(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[PeerConfig]:
-    """The configuration of one machine: like `load_run`, without presets; None is the defaults. Raises ConfigError."""
+    """Load the configuration of one machine like `load_run`, without presets; None means the defaults. Raises ConfigError."""
     document = {} if path is None else read_document(path)
     return _load(PeerConfig, document, f"file {path}", overrides, preset=lambda _: {}, impossible=peer_combinations)
 
@@ -95,7 +95,7 @@ def _load(
     from_file = _place(kind, document, "", problems)
     values, from_set = _override(kind, {**defaults, **from_file}, overrides, problems)
     for place in (from_file, values):
-        if place.get("data.source") == "jsonl":  # the names of such files
+        if place.get("data.source") == "jsonl":  # users write the names of such files
             place["data.source"] = "json"
     for key in _replaced(from_set):
         if key in from_file:
@@ -123,12 +123,12 @@ def _load(
 
 
 def _replaced(from_set: set[str]) -> list[str]:
-    """Settings of the file that the command line overrides by another name."""
+    """Return the settings of the file that the command line overrides by another name."""
     return [key for names in _ALTERNATIVES for key in names if key not in from_set and from_set & set(names)]
 
 
 def _place(kind: type, document: dict[str, Any], prefix: str, problems: list[str]) -> dict[str, Any]:
-    """The document's settings by dotted key. A key without a place becomes a problem."""
+    """Return the document's settings by dotted key. Every unknown key becomes a problem."""
     found: dict[str, Any] = {}
     for name, value in document.items():
         key = prefix + name
@@ -146,7 +146,7 @@ def _place(kind: type, document: dict[str, Any], prefix: str, problems: list[str
 def _override(
     kind: type, values: dict[str, Any], overrides: Sequence[str], problems: list[str]
 ) -> tuple[dict[str, Any], set[str]]:
-    """The values with every `key=value` laid over them in order, and the keys that were set."""
+    """Return the values with every `key=value` laid over them in order, and the keys that were set."""
     values = dict(values)
     keys: set[str] = set()
     example = "nickname=ann" if kind is PeerConfig else "work.inner_steps=64"
@@ -161,7 +161,7 @@ def _override(
             values[key] = value
             keys = {known for known in keys if not known.startswith(key + ".")} | {key}
         elif table in settings_of(kind) and settings_of(kind)[table].is_table and entry:
-            if isinstance(values[table], dict):  # anything else is wrong in the file, and validation reports it
+            if isinstance(values[table], dict):  # any other value is a mistake of the file, which validation reports
                 values[table] = {**values[table], entry: value}
             keys.add(key)
         elif key in sections_of(kind):
@@ -173,7 +173,7 @@ def _override(
 
 
 def _option(kind: type) -> str:
-    """Of the command line, that changes a setting."""
+    """Return the option of the command line that changes a setting."""
     return "--peer-set" if kind is PeerConfig else "--set"
 
 
@@ -182,8 +182,8 @@ def _first_inside(kind: type, section: str) -> str:
 
 
 def _unknown(kind: type, key: str, value: Any) -> str:
-    """The problem of an unknown key, with the one most likely meant: a setting of the other configuration, a near spelling, or
-    the same name in another section; otherwise the settings of the section."""
+    """Describe an unknown key, with the likeliest correction: a setting of the other configuration, a near spelling, or the
+    same name in another section; otherwise list the settings of the section."""
     if kind is RunConfig and _is_in(PeerConfig, key):
         other = f"--peer-set {_assignment(key, value)}, or a file for --peer-config"
         return f"{key}: belongs to the machine, not to the run: {other}"
@@ -204,13 +204,13 @@ def _unknown(kind: type, key: str, value: Any) -> str:
 
 
 def _is_in(kind: type, key: str) -> bool:
-    """Whether the configuration has the key: a setting, a section, or an entry of a table."""
+    """Return whether the configuration has the key: a setting, a section, or an entry of a table."""
     table = settings_of(kind).get(key.rpartition(".")[0])
     return key in settings_of(kind) or key in sections_of(kind) or (table is not None and table.is_table)
 
 
 def _assignment(key: str, value: Any) -> str:
-    """`key=value`, as a command line takes it; values that fill lines are omitted."""
+    """Return `key=value` as a command line takes it, without a value that would fill lines."""
     return f"{key}={value if isinstance(value, str) else shown(value)}" if not isinstance(value, dict) else f"{key}.NAME=VALUE"
 
 
@@ -218,7 +218,7 @@ def _assignment(key: str, value: Any) -> str:
 
 
 def _validate(kind: type[T], values: dict[str, Any], origin: Callable[[str], str]) -> tuple[T | None, list[str]]:
-    """The value, or None and the problem of each setting."""
+    """Return the value, or None and the problem of each setting."""
     problems = []
     nested: dict[str, Any] = {}
     for key, value in values.items():
@@ -233,14 +233,15 @@ def _validate(kind: type[T], values: dict[str, Any], origin: Callable[[str], str
     try:
         value = TypeAdapter(kind).validate_json(json.dumps(nested), strict=True)
     except ValidationError as error:
-        # one sentence per setting: a union reports one error for each of its members
+        # one sentence per setting, because a union reports one error for each of its members
         wrong = {_place_of(kind, values, found["loc"]): None for found in error.errors(include_url=False, include_input=False)}
         return None, problems + [_refusal(kind, values, key, origin(key)) for key in wrong]
     return (None if problems else value), problems
 
 
 def _place_of(kind: type, values: dict[str, Any], location: tuple[int | str, ...]) -> str:
-    """The setting, or the entry of a table, that an error's location lies in: what follows the key is inside the value."""
+    """Return the setting, or the entry of a table, that contains an error's location; what follows the key is inside the
+    value."""
     for end in range(1, len(location) + 1):
         key = ".".join(str(part) for part in location[:end])
         if key in settings_of(kind):
@@ -258,7 +259,7 @@ def _refusal(kind: type, values: dict[str, Any], key: str, origin: str) -> str:
 
 
 def _not_plain(value: Any, depth: int = 0) -> str | None:
-    """Why a value has no place in a configuration, whatever the setting; none where it has."""
+    """Return why a value has no place in a configuration, whatever the setting; None where it has one."""
     if depth > MAX_DEPTH:
         return "nested too deeply"
     match value:
@@ -291,7 +292,7 @@ def _hint(annotation: Any, value: Any) -> str:
 
 
 def show(loaded: Loaded[Any], as_json: bool) -> str:
-    """Every setting with value, origin and meaning, for people; or the same without the meaning, as one JSON document.
+    """Show every setting with value, origin and meaning, for people, or without the meaning as one JSON document.
 
     A run's digest is shown too; a machine's configuration has none.
     """

@@ -1,4 +1,4 @@
-"""Limits on the runs of other authors: the files of this machine, and the versions on the hub, that they may name."""
+"""Limits on the runs of other authors: which files of this machine, and which versions on the hub, they may name."""
 
 import glob
 import re
@@ -12,16 +12,16 @@ from adloco_p2p.config.run_config import ModelConfig, RunConfig
 from adloco_p2p.errors import ConfigError
 
 SHARED_MODEL = "base"
-"""Of a working directory: the pretrained model as it came from other peers, ..."""
+"""The folder of a working directory with the pretrained model that came from other peers."""
 SHARED_TEXT = "text"
-"""... and the text."""
+"""The folder of a working directory with the text that came from other peers."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def check_run_of_others(run: RunConfig, machine: PeerConfig) -> None:
-    """Raise ConfigError where a run of another author cannot work, asks for files of this machine, or leaves open which
-    version of a data set, a model or a tokenizer is meant."""
+    """Raise ConfigError where another author's run cannot work, asks for files of this machine, or does not pin the version of
+    a data set, a model or a tokenizer."""
     problems = combinations(run)
     if problems:
         raise ConfigError(*(f"run {run.name}: {problem}" for problem in problems), code="E201")
@@ -37,7 +37,7 @@ def check_run_of_others(run: RunConfig, machine: PeerConfig) -> None:
 
 
 def unpinned(run: RunConfig) -> list[str]:
-    """The settings that should pin the commit of a download from the hub and do not, each as `setting: value`."""
+    """Return the settings that should pin the commit of a download from the hub and do not, each as `setting: value`."""
     revisions = {
         "data.path": ("data.revision", run.data.source == "hub", run.data.revision),
         "model.pretrained": ("model.revision", run.model.pretrained is not None, run.model.revision),
@@ -63,7 +63,7 @@ def check_local_files(run: RunConfig, machine: PeerConfig) -> None:
 
 
 def local_files(run: RunConfig) -> list[str]:
-    """The settings that name files of this machine, or may, each as `setting: value`."""
+    """Return the settings that name files of this machine, or may, each as `setting: value`."""
     names = [
         ("data.path", run.data.path),
         *(("data.mixture", path) for path in run.data.mixture),
@@ -75,8 +75,8 @@ def local_files(run: RunConfig) -> list[str]:
 
 
 def with_plain_paths(run: RunConfig) -> RunConfig:
-    """The run with every directory of this machine spelled as a path: where a machine lacks `models/mine`, no hub is asked for
-    a model of that name."""
+    """Return the run with every directory of this machine written as a path, so that a machine without `models/mine` does not
+    ask the hub for a model of that name."""
     model, tokenizer, data = run.model, run.tokenizer, run.data
     if model.pretrained is not None:
         model = replace(model, pretrained=_plain_path(model.pretrained))
@@ -92,7 +92,7 @@ def _plain_path(name: str) -> str:
 
 
 def check_sources(run: RunConfig) -> None:
-    """Raise ConfigError where the run names a model or tokenizer that neither the hub nor this machine can have."""
+    """Raise ConfigError where neither the hub nor this machine can have the run's model or tokenizer."""
     if run.model.pretrained is not None:
         check_source("model.pretrained", run.model.pretrained, code="E209")
     if run.tokenizer.source != "bytes":
@@ -100,7 +100,8 @@ def check_sources(run: RunConfig) -> None:
 
 
 def check_source(setting: str, name: str, *, code: str) -> None:
-    """Raise ConfigError where a model or tokenizer cannot be a hub id and is no directory here: the hub need not be asked."""
+    """Raise ConfigError where the name of a model or tokenizer is neither a possible hub id nor a directory here, without
+    asking the hub."""
     if not _HUB_ID.fullmatch(name) and not Path(name).is_dir():
         raise ConfigError(
             f"{setting}: {name!r} looks like a path, and there is no such directory on this machine;"
@@ -110,12 +111,12 @@ def check_source(setting: str, name: str, *, code: str) -> None:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a model or tokenizer of that name comes from the hub: no directory here has it."""
+    """Return whether a model or tokenizer of that name comes from the hub: no directory here has it."""
     return bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
 
 
 def check_no_program(model: ModelConfig) -> None:
-    """Raise ConfigError where the run's model is one of a program, which alone can build it."""
+    """Raise ConfigError where the run's model is that of a program, which alone can build it."""
     if model.program:
         raise ConfigError(
             f"model.program: the model {model.program!r} is one of its author's program, and this command cannot build it; run"
@@ -125,7 +126,7 @@ def check_no_program(model: ModelConfig) -> None:
 
 
 def _is_shared(run: RunConfig, asked: str) -> bool:
-    """Of a name that a run asks for: the files come from other peers, and none of this machine is read."""
+    """Return whether other peers provide the files of a name that a run asks for, so that none of this machine is read."""
     if asked.startswith("data."):
         return run.data.share
     own = {f"model.pretrained: {run.model.pretrained}", f"tokenizer.source: {run.model.pretrained}"}
@@ -133,19 +134,20 @@ def _is_shared(run: RunConfig, asked: str) -> bool:
 
 
 def needs_shared_model(run: RunConfig, machine: PeerConfig) -> bool:
-    """Whether this peer gets the pretrained model from others: it may not read a directory of that name, or there is none."""
+    """Return whether this peer gets the pretrained model from others: it may not read a directory of that name, or there is
+    none."""
     return run.model.share and not (machine.allow_local_files and Path(run.model.pretrained or "").is_dir())
 
 
 def needs_shared_text(run: RunConfig, machine: PeerConfig) -> bool:
-    """Whether this peer gets the text from others: it may not read files of those names, or some are missing."""
+    """Return whether this peer gets the text from others: it may not read files of those names, or some are missing."""
     are_here = machine.allow_local_files and all(glob.glob(path, recursive=True) for path in run.data.paths)  # noqa: PTH207
     return run.data.share and not are_here
 
 
 def with_shared_inputs(run: RunConfig, workdir: Path) -> RunConfig:
-    """The run as this machine reads it: what came from other peers lies in the working directory. The digest of the result is
-    not the run's."""
+    """Return the run as this machine reads it: inputs that came from other peers lie in the working directory. The digest of the
+    result is not the run's."""
     if run.model.share and (workdir / SHARED_MODEL).is_dir():
         base = str((workdir / SHARED_MODEL).resolve())
         tokenizer = replace(run.tokenizer, source=base) if run.tokenizer.source == run.model.pretrained else run.tokenizer
@@ -156,8 +158,8 @@ def with_shared_inputs(run: RunConfig, workdir: Path) -> RunConfig:
 
 
 def _with_text_in(run: RunConfig, directory: Path) -> RunConfig:
-    """Every path of the data, also as the name of a data set, is a glob of the files that were made from it. Their order stays,
-    and with it what every sample number means."""
+    """Return the run with each path of its data, also as the name of a data set, replaced by a glob of the files that came for
+    it. Their order stays the same, and so does the meaning of every sample number."""
     data = run.data
     here = {path: str(Path(glob.escape(str(directory))) / f"{number:04}-*") for number, path in enumerate(data.paths)}
     moved = replace(
@@ -170,8 +172,8 @@ def _with_text_in(run: RunConfig, directory: Path) -> RunConfig:
 
 
 def _may_be_local(run: RunConfig, setting: str, name: str) -> bool:
-    """The libraries take a directory of that name before a hub id; and `datasets` reads the directory that it was started in
-    where a data set has the name of a file format, which has no owner."""
+    """Return whether the name may mean a directory of this machine. The libraries prefer a directory to a hub id of the same
+    name; and for a data set with the name of a file format, which has no owner, `datasets` reads the current directory."""
     if not is_hub_id(name):
         return True
     return setting.startswith("data.") and (run.data.source != "hub" or "/" not in name)

@@ -1,4 +1,4 @@
-"""Settings of one machine that are each fine and together cannot work, or would silently do nothing."""
+"""Settings of one machine that are valid one by one, but cannot work together or would silently do nothing."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from adloco_p2p.config.quiet_hours import parse_range
 
 
 def peer_combinations(peer: PeerConfig) -> list[str]:
-    """Every impossible combination, one sentence each, with what would do; empty where there is none."""
+    """Return a sentence with a remedy for every impossible combination; empty where there is none."""
     return [*_devices(peer), *_addresses(peer), *_quiet_hours(peer), *_caps(peer)]
 
 
@@ -44,7 +44,7 @@ def _devices(peer: PeerConfig) -> Iterator[str]:
 
 
 def _shards(peer: PeerConfig) -> Iterator[str]:
-    """Of a model that is divided over devices."""
+    """Find impossible combinations where a model is divided over devices."""
     shards, names = f"shards: {peer.shards}", peer.devices
     if peer.max_instances > 1:
         yield f"{shards}, but max_instances is {peer.max_instances}; a divided model is one instance: set it to 1"

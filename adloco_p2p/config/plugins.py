@@ -1,4 +1,5 @@
-"""Own models, data sources and losses: entry points of packages that are installed here. Code never comes from the network."""
+"""A user's own models, data sources and losses: entry points of packages that are installed here. Code never comes from the
+network."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,27 +10,27 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError, brief
 
 GROUPS = {"model.plugin": "adloco_p2p.models", "data.plugin": "adloco_p2p.data_sources", "model.loss": "adloco_p2p.losses"}
-"""Setting -> group of entry points that it chooses from."""
+"""For each setting the group of entry points from which it chooses."""
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+!_-]{0,98}")
 
 
 def plugins_of(run: RunConfig) -> dict[str, str]:
-    """The entry points that a run names: setting -> name."""
+    """Return the entry points that a run names, by setting."""
     named = {"model.plugin": run.model.plugin, "data.plugin": run.data.plugin, "model.loss": run.model.loss}
     return {setting: name for setting, name in named.items() if name}
 
 
 def packages_of(run: RunConfig) -> dict[str, str]:
-    """The packages that the run's entry points come from here, and their versions: what `start` writes into the run. Raises
-    ConfigError for an entry point that no installed package has."""
+    """Return the installed packages from which the run's entry points come, and their versions, for `start` to write into the
+    run. Raises ConfigError for an entry point that no installed package has."""
     found = [_entry_point(setting, name) for setting, name in plugins_of(run).items()]
     return {point.dist.name: point.dist.version for point in found if point.dist is not None}
 
 
 def check_packages(run: RunConfig) -> None:
-    """Raise ConfigError where this machine lacks a package of the run, or has another version, and where no entry point of the
-    run can come from one. Runs none of their code."""
+    """Raise ConfigError where this machine lacks a package of the run or has another version, where the run names packages that
+    it cannot need, and where an entry point of the run comes from another package. Runs none of their code."""
     installed = {name: installed_version(name) for name in run.packages}
     _check_needed(run, installed)
     wrong = {name: version for name, version in run.packages.items() if installed[name] != version}
@@ -53,9 +54,9 @@ def check_packages(run: RunConfig) -> None:
 
 
 def _check_needed(run: RunConfig, installed: Mapping[str, str | None]) -> None:
-    """Raise ConfigError where the run names more packages than its entry points can come from: nobody is asked to install a
-    package that is not used. An entry point comes from one package; where the run's version of that is installed, its name is
-    known."""
+    """Raise ConfigError where the run names more packages than its entry points can come from, so that nobody is asked to
+    install an unused package. An entry point comes from one package, whose name is known where the run's version of it is
+    installed."""
     owners = [_owner(setting, name) for setting, name in plugins_of(run).items()]
     used = {name for name in run.packages if name in owners and installed[name] == run.packages[name]}
     unused = [name for name in run.packages if name not in used]
@@ -70,7 +71,8 @@ def _check_needed(run: RunConfig, installed: Mapping[str, str | None]) -> None:
 
 
 def packages_problems(packages: Mapping[str, str]) -> list[str]:
-    """Names and versions appear in a command that people copy: only these forms are accepted."""
+    """Return the problems of names and versions: people copy the command that contains them, so only these forms are
+    accepted."""
     return [
         f"packages: {name!r} {version!r} is no package with a version; leave it out, `adloco-peer start` fills it in"
         for name, version in packages.items()
@@ -79,11 +81,11 @@ def packages_problems(packages: Mapping[str, str]) -> list[str]:
 
 
 def load_plugin(setting: str, name: str) -> Callable[..., Any]:
-    """Import what the entry point names. Raises ConfigError where that fails."""
+    """Import and return what the entry point names. Raises ConfigError where that fails."""
     point = _entry_point(setting, name)
     try:
         found = point.load()
-    except Exception as error:  # code of others, which may fail in any way
+    except Exception as error:  # other people's code, which may fail in any way
         raise ConfigError(f"{setting}: {name!r} ({point.value}) cannot be imported: {one_line(error)}", code="E232") from error
     if not callable(found):
         raise ConfigError(f"{setting}: {name!r} ({point.value}) is no function", code="E232")
@@ -102,7 +104,7 @@ def installed_version(package: str) -> str | None:
 
 
 def _owner(setting: str, name: str) -> str | None:
-    """The package here that has the entry point."""
+    """Return the package here that has the entry point."""
     found = metadata.entry_points(group=GROUPS[setting], name=name)
     return next((point.dist.name for point in found if point.dist is not None), None)
 

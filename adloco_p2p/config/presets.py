@@ -1,5 +1,5 @@
-"""The settings of a run's `mode` and of its `averaging.preset`, which were measured together. Settings that the user wrote
-win."""
+"""The settings of a run's `mode` and of its `averaging.preset`, which were measured together. The user's own settings override
+them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Settings = dict[str, Any]
 
 _ONE_LINEAGE = {"batch.test": "constant", "instances.count": 1, "instances.start": "same", "merge.policy": "none"}
 _MEASURED = {"batch.level": "inner", "batch.eta": 1.7, "inner.batch_scaling": "sqrt", "instances.count": 1}
-"""The best of docs/results.md. More instances are for machines that are too small for one group."""
+"""The best settings of docs/results.md. More instances are for machines that are too small for one group."""
 
 _MODES: dict[str, Settings] = {
     "adloco": _MEASURED,
@@ -20,21 +20,22 @@ _MODES: dict[str, Settings] = {
 
 
 def outer_momentum(inner_steps: int) -> float:
-    """Outer Nesterov momentum that suits H inner steps a round: measured up to 128 (`docs/results.md`)."""
+    """Return the outer Nesterov momentum that suits H inner steps a round, measured up to 128 (`docs/results.md`)."""
     if inner_steps <= 32:
         return 0.5
     return 0.7 if inner_steps <= 128 else 0.9
 
 
 def rounds_kept(bytes_per_value: float) -> int:
-    """Rounds whose averages together are as large as a state: to a newcomer that takes longer to fetch a state, averages come
-    more slowly than they are made, too. 12 rounds at most."""
+    """Return how many rounds have averages that are together as large as a state, at least 2 and at most 12. More would not
+    help: a newcomer that needs longer to fetch a state also fetches averages more slowly than they are made."""
     return max(2, min(12, int(8 / bytes_per_value)))
 
 
 def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
-    """The settings of the presets, each with the preset's name, given the user's. Settings that depend on others (the momentum
-    on H, say) follow the user's values of those. Nothing where the mode itself is wrong: validation reports it."""
+    """Return the settings of the presets, each with the preset's name, given the user's settings. A setting that depends on
+    another one (the momentum on H, for example) follows the user's value of that. Empty where the mode itself is wrong, which
+    validation reports."""
     defaults = flatten(RunConfig())
     mode = written.get("mode", defaults["mode"])
     if not isinstance(mode, str) or mode not in _MODES:

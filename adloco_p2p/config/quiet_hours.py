@@ -1,4 +1,4 @@
-"""Times of the day, in local time, at which a machine shall not train or send. Pure."""
+"""The times of day, in local time, at which a machine must not train or send. Pure functions."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ _RANGE = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """Minutes of the day at which `22:00-07:00` begins and ends. Raises ValueError."""
+    """Return the minutes of the day at which `22:00-07:00` begins and ends. Raises ValueError."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a range of hours such as 22:00-07:00")
@@ -20,8 +20,8 @@ def parse_range(text: str) -> tuple[int, int]:
 
 
 def quiet_until(ranges: Sequence[str], now: datetime) -> datetime | None:
-    """When the quiet time that `now` lies in ends; none outside of all. The end belongs to no range; of two ranges that
-    overlap the later end counts."""
+    """Return when the quiet time that contains `now` ends; None outside of all ranges. The end of a range does not belong to
+    it; of overlapping ranges the latest end counts."""
     ends = []
     for text in ranges:
         begin, end = parse_range(text)

@@ -5,15 +5,15 @@ from typing import Any
 from google.protobuf.message import Message
 
 API_VERSION = 3
-"""Grows with every change that an older command or node would misunderstand."""
+"""The version, which grows with every change that an older command or node would misunderstand."""
 MAX_REQUEST_BYTES = 4096
-"""Requests are a few numbers."""
+"""The largest request: requests are a few numbers."""
 MAX_REPLY_BYTES = 4 << 20
-"""A status of a thousand peers, or a batch of events."""
+"""The largest reply: a status of a thousand peers, or a batch of events."""
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Every field by its name, absent ones as none; whole numbers stay whole, which protobuf's own JSON does not do."""
+    """Return every field by its name, an absent one as None. Whole numbers stay whole, unlike in protobuf's own JSON."""
     return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
 
 

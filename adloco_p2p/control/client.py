@@ -16,11 +16,11 @@ from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
 
 TIMEOUT_SECONDS = 10.0
-"""The node answers from its event loop, which nothing may hold up for long."""
+"""How long an answer may take: the node answers from its event loop, which nothing may block for long."""
 
 
 def starting_status(phase: str) -> dict[str, Any]:
-    """The fields of `NodeStatus` of a node that cannot be asked yet."""
+    """Return the fields of `NodeStatus` for a node that cannot be asked yet."""
     return plain(control_pb2.NodeStatus(api_version=API_VERSION, state="starting", phase=phase))
 
 
@@ -46,28 +46,29 @@ class ControlClient:
         self._channel.close()
 
     def status(self) -> dict[str, Any]:
-        """The fields of `NodeStatus`."""
+        """Return the fields of `NodeStatus`."""
         with self._explained():
             request = control_pb2.StatusRequest(api_version=API_VERSION)
             return plain(self._stub.GetStatus(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata))
 
     def watch(self) -> Iterator[tuple[list[Stamped], bool]]:
-        """Batches of events, and whether they are of the past, which comes first; until the node ends.
+        """Yield batches of events, and whether they are of the past, which comes first, until the node ends.
 
-        Events of a node of another version that this one cannot read are left out."""
+        Leaves out events of a node of another version that this version cannot read.
+        """
         with self._explained():
             request = control_pb2.WatchRequest(api_version=API_VERSION)
             for batch in self._stub.Watch(request, metadata=self._metadata):
                 yield decode_events(batch.events), batch.are_past
 
     def command(self, name: Command) -> str:
-        """Ask for it; returns what happens now, in words."""
+        """Ask the node for a command; returns what happens now, in words."""
         with self._explained():
             request = control_pb2.CommandRequest(api_version=API_VERSION, command=name)
             return str(self._stub.Command(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata).words)
 
     def set_bandwidth(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> dict[str, Any]:
-        """None: as it is; 0: no cap. Returns the fields of `Traffic`."""
+        """Change the caps; None keeps one, 0 removes it. Returns the fields of `Traffic`."""
         with self._explained():
             request = control_pb2.BandwidthRequest(
                 api_version=API_VERSION,
@@ -78,7 +79,7 @@ class ControlClient:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """The error of grpc, in words."""
+        """Turn an error of grpc into one in words."""
         try:
             yield
         except grpc.RpcError as error:

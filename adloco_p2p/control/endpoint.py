@@ -1,6 +1,6 @@
-"""The address of a node\'s control API, and how permitted users find it. Never beyond this machine.
+"""The address of a node's control API, never beyond this machine, and how permitted users find it.
 
-`control/` in the working directory is its owner's alone (mode 0700). While a node runs it holds
+`control/` in the working directory is only for its owner (mode 0700). While a node runs it holds
 
 socket           the unix socket, mode 0600
 endpoint.json    what clients need, mode 0600: "unix", or a loopback address and the token that every request must carry
@@ -17,7 +17,7 @@ from pathlib import Path
 from adloco_p2p.errors import ConfigError, NoNodeError, StorageError, SwarmError
 
 MAX_SOCKET_PATH_BYTES = 100
-"""Linux takes 107 bytes, macOS 103; grpc adds nothing."""
+"""The longest path of a socket. Linux takes 107 bytes, macOS 103; grpc adds nothing."""
 MAX_ENDPOINT_BYTES = 4096
 TOKEN_BYTES = 32
 
@@ -28,11 +28,11 @@ class Listen:
 
     is_on: bool = True
     address: str | None = None
-    """`host:port` on loopback; none: a unix socket where its path is short enough."""
+    """`host:port` on loopback; None: a unix socket where its path is short enough."""
 
 
 def parse_listen(setting: str) -> Listen:
-    """`auto`, `off`, or `IP:PORT` with a loopback address. Raises ConfigError."""
+    """Parse `auto`, `off`, or `IP:PORT` with a loopback address. Raises ConfigError."""
     if setting in ("auto", "off"):
         return Listen(is_on=setting == "auto")
     host, _, port = setting.rpartition(":")
@@ -56,7 +56,7 @@ def parse_listen(setting: str) -> Listen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An address as grpc writes it, and the token that goes with it; none on a unix socket, whose file mode protects it."""
+    """An address in the form of grpc, and its token; a unix socket has none, since its file mode protects it."""
 
     address: str
     token: str | None = None
@@ -68,8 +68,8 @@ class Endpoint:
 
 
 def choose(workdir: Path, listen: Listen) -> Endpoint:
-    """The address to listen on; the port may still be 0. Makes the folder, removes the files of a killed node. Raises
-    StorageError."""
+    """Return the address to listen on, whose port may still be 0. Makes the folder, and removes the files of a killed node.
+    Raises StorageError."""
     folder = workdir.absolute() / "control"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -101,21 +101,21 @@ def publish(workdir: Path, endpoint: Endpoint) -> None:
 
 
 def withdraw(workdir: Path) -> None:
-    """No process listens any more."""
+    """Remove the address, since no process listens any more."""
     for name in ("endpoint.json", "socket"):
         with contextlib.suppress(FileNotFoundError):
             (workdir / "control" / name).unlink()
 
 
 def find(workdir: Path) -> Endpoint:
-    """Where the node of the directory listens. Raises SwarmError where none does."""
+    """Return where the node of the directory listens. Raises SwarmError where none does."""
     path = workdir.absolute() / "control" / "endpoint.json"
     try:
         with path.open("rb") as file:
             document = json.loads(file.read(MAX_ENDPOINT_BYTES))
         address, token = document["address"], document["token"]
         if address != "unix":
-            parse_listen(address)  # a directory of others may name any
+            parse_listen(address)  # another user's directory may name any address
     except PermissionError:
         raise SwarmError(
             f"{path}: belongs to another user; only the user who started the node may control it", code="E352"
@@ -128,7 +128,7 @@ def find(workdir: Path) -> Endpoint:
 
 
 def _socket_address(path: Path) -> str:
-    """The directory may have been mounted elsewhere than where the node sees it, so the path is the client's own."""
+    """Return the address of the socket by the client's own path, because the node may see the directory mounted elsewhere."""
     shorter = min((str(path), os.path.relpath(path)), key=len)
     if len(os.fsencode(shorter)) > MAX_SOCKET_PATH_BYTES:
         raise NoNodeError(f"{path}: too long for a socket here; go into the directory and use `--workdir .`")

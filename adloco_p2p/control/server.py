@@ -18,29 +18,30 @@ from adloco_p2p.errors import SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
 
 MAX_WATCHERS = 16
-"""Each keeps a queue of events."""
+"""The most watchers at a time; each keeps a queue of events."""
 STOP_SECONDS = 2.0
-"""Calls that are under way when the node ends may take so long to end."""
+"""How long calls that are under way may take to end with the node."""
 
 
 class Controlled(Protocol):
-    """The status of the node, and the commands that it takes. Called from the event loop; must be quick."""
+    """The status of the node, and the commands that it takes. Called from the event loop, so methods must be quick."""
 
     def status(self) -> Mapping[str, Any]:
-        """Fields of `NodeStatus`, by name."""
+        """Return the fields of `NodeStatus`, by name."""
 
     def watch(self) -> AsyncIterator[tuple[Sequence[str], bool]]:
-        """Batches of events as JSON, and whether they are of the past, which comes first; ends with the node."""
+        """Yield batches of events as JSON, and whether they are of the past, which comes first; ends with the node."""
 
     def command(self, name: Command) -> str:
-        """Returns what happens now, in words."""
+        """Carry out a command; returns what happens now, in words."""
 
     def set_bandwidth(self, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> Mapping[str, Any] | None:
-        """None: as it is; 0: no cap. Returns the fields of `Traffic`; none where nothing governs the traffic."""
+        """Change the caps; None keeps one, 0 removes it. Returns the fields of `Traffic`; None where nothing governs the
+        traffic."""
 
 
 class ControlServer:
-    """Listens from `start` to `stop`."""
+    """The server of the control API, which listens from `start` to `stop`."""
 
     def __init__(self, node: Controlled, *, workdir: Path, listen: Listen) -> None:
         self._node = node
@@ -49,7 +50,7 @@ class ControlServer:
         self._server: aio.Server | None = None
 
     async def start(self) -> None:
-        """Raises StorageError, and SwarmError where the port is taken."""
+        """Listen. Raises StorageError, and SwarmError where the port is taken."""
         if not self._listen.is_on:
             return
         endpoint = endpoints.choose(self._workdir, self._listen)
@@ -104,7 +105,7 @@ class _Guard(aio.ServerInterceptor):  # type: ignore[misc]
 
 
 class _Servicer(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
-    """One method per call of the interface; grpc asks for their names."""
+    """One method per call of the interface; grpc prescribes their names."""
 
     def __init__(self, node: Controlled) -> None:
         self._node = node
@@ -113,7 +114,7 @@ class _Servicer(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
     async def GetStatus(self, request: Any, context: aio.ServicerContext) -> Any:  # noqa: N802
         await _check_version(request, context)
         fields = {"api_version": API_VERSION, **self._node.status()}
-        return json_format.ParseDict(fields, control_pb2.NodeStatus())  # by name; none stands for an absent value
+        return json_format.ParseDict(fields, control_pb2.NodeStatus())  # by name; None stands for an absent value
 
     async def Watch(self, request: Any, context: aio.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
         await _check_version(request, context)

@@ -8,10 +8,11 @@ from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
 
 def unigram_entropy(training: Batch, heldout: Batch, *, vocab_size: int) -> float:
-    """Nats per predicted token of the held-out rows under the token frequencies of the training rows.
+    """Return the nats per predicted token of the held-out rows, under the token frequencies of the training rows.
 
-    Counts what the loss counts: every label but the first of a row and padding. One is added to each frequency, so that a token
-    without training occurrences has a finite cost. Compare with held-out losses; log(vocab_size) is the loss of no knowledge.
+    Counts the same tokens as the loss: every label but the first of a row and padding. One is added to each frequency, so that
+    a token without training occurrences has a finite cost. Compare with held-out losses; log(vocab_size) is the loss of no
+    knowledge.
     """
     counts = _label_counts(training, vocab_size) + 1.0
     wanted = _label_counts(heldout, vocab_size)
@@ -21,6 +22,6 @@ def unigram_entropy(training: Batch, heldout: Batch, *, vocab_size: int) -> floa
 
 
 def _label_counts(batch: Batch, vocab_size: int) -> np.ndarray:
-    """Occurrences of each token among the labels that are predicted: [vocab_size], fp64."""
+    """Return how often each token is predicted: [vocab_size], fp64."""
     labels = batch.labels[:, 1:].numpy()
     return np.bincount(labels[labels != IGNORED_LABEL], minlength=vocab_size).astype(np.float64)

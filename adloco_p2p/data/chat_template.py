@@ -1,9 +1,9 @@
-"""Conversations as token ids, and which of them are learned.
+"""Conversations as token ids, and which of these are learned.
 
-The model's own chat template writes a conversation, with marks in place of the messages' texts. So the text that the template
-adds is known, and only it is read for control tokens: a message that spells one is plain text. The learned tokens follow in the
-same way: they are those between the template's `{% generation %}` marks, or, where it has none, the assistant's texts, each
-with the control token behind it that ends the turn. An answer without text is read, not learned: it would teach to say nothing.
+The model's own chat template writes a conversation with marks in place of the messages' texts. So the text that the template
+adds is known, and only that text is read for control tokens: a message that spells one is plain text. The learned tokens are
+those between the template's `{% generation %}` marks. Without such marks they are the assistant's texts, each with the control
+token behind it that ends the turn. An answer without text is read but not learned: it would teach the model to say nothing.
 """
 
 import json
@@ -22,15 +22,16 @@ from adloco_p2p.data.tokenizer import PretrainedTokenizer, TokenIds, Tokenizer
 from adloco_p2p.errors import ConfigError
 
 MARK = "\ue000{}\ue001"
-"""The mark for the text of message number n, while the template is read: private-use characters, which no template has."""
+"""The mark for the text of message number n while the template is rendered, in private-use characters, which no template
+has."""
 _MARK = re.compile("\ue000([0-9]{1,9})\ue001")
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _ROLE = re.compile(r"[\w-]{1,64}")
-"""Templates write roles as control text, so no role may spell a control token."""
+"""The form of a role: templates write roles as control text, so no role may spell a control token."""
 _CALLS = ("tool_calls", "function_call")
 """Keys of messages that hold more of an answer than its text."""
 MAX_SHAPES = 256
-"""Orders of roles whose rendering is remembered."""
+"""How many orders of roles are remembered with their rendering."""
 MAX_REPEATS = 8
 """How often a template may write each message, on average."""
 
@@ -50,14 +51,14 @@ class Piece:
     text: str
     message: int | None
     answer: int | None
-    """The message whose answer this is part of, and with which it is learned."""
+    """The message whose answer contains this piece, and with which it is learned; None where it is not learned."""
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, at work from the first conversation until `close`."""
+    """The chat template of a tokenizer. It holds a process from the first conversation until `close`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raises ConfigError for a tokenizer without a chat template."""
+        """Take the template of the tokenizer. Raises ConfigError where it has none."""
         template = tokenizer.chat_template if isinstance(tokenizer, PretrainedTokenizer) else None
         if template is None:
             raise ConfigError(
@@ -69,7 +70,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._has_marks = _GENERATION.search(template) is not None
         self._process = TemplateProcess(template, has_marks=self._has_marks, special_tokens=tokenizer.special_tokens)
-        # one for every order of roles, and the template's texts return in every conversation
+        # one entry for every order of roles, and the template's texts recur in every conversation
         self._pieces = lru_cache(MAX_SHAPES)(self._pieces_of)
         self._control = lru_cache(MAX_SHAPES)(tokenizer.encode_control)
 
@@ -77,7 +78,7 @@ class ChatTemplate:
         self._process.close()
 
     def encode(self, messages: Sequence[tuple[str, str]]) -> Example | None:
-        """A conversation of (role, content); none where the assistant has no text in it.
+        """Return a conversation of (role, content) as an example; None where the assistant has no text in it.
 
         Raises ConfigError where the template refuses it, changes the messages' texts, or does not show where an answer ends.
         """
@@ -87,7 +88,7 @@ class ChatTemplate:
         pieces = self._pieces(roles)
         wanted, _ = self._render(roles, contents)
         if not _is_joined(pieces, contents, wanted):
-            contents = [content.strip() for content in contents]  # many templates trim
+            contents = [content.strip() for content in contents]  # many templates trim texts
             if not _is_joined(pieces, contents, wanted):
                 raise ConfigError(
                     f"{WHOSE} changes the messages' text, so that the learned tokens are"
@@ -103,19 +104,19 @@ class ChatTemplate:
         return Example(ids=np.concatenate(ids), is_learned=np.concatenate(learned))
 
     def question(self, text: str) -> TokenIds:
-        """A user's message, up to the place where an answer's text begins in training. Raises ConfigError."""
+        """Return a user's message, up to the place where an answer's text begins in training. Raises ConfigError."""
         before = list(takewhile(lambda piece: piece.message != 1, self._pieces(("user", "assistant"))))
         (asked,) = self._tokenizer.encode([text.strip()])
         return np.concatenate([self._control(piece.text) if piece.message is None else asked for piece in before])
 
     def ends(self) -> set[int]:
-        """The control tokens that are learned with an answer: each ends it."""
+        """Return the control tokens that are learned with an answer; each of them ends it."""
         control = tuple(self._tokenizer.control_tokens)
         learned = [piece.text for piece in self._pieces(("user", "assistant")) if piece.message is None and piece.answer == 1]
         return {int(self._control(text)[0]) for text in learned if text.startswith(control)}
 
     def _pieces_of(self, roles: tuple[str, ...]) -> tuple[Piece, ...]:
-        """Such a conversation as the template writes it."""
+        """Return the pieces of a conversation with these roles, as the template writes it."""
         rendered, spans = self._render(roles, [MARK.format(number) for number in range(len(roles))])
         marks = list(_MARK.finditer(rendered))
         if len(marks) > MAX_REPEATS * len(roles) or any(int(mark[1]) >= len(roles) for mark in marks):
@@ -136,7 +137,7 @@ class ChatTemplate:
         return tuple(pieces)
 
     def _answers(self, rendered: str, marks: Sequence[re.Match[str]], roles: tuple[str, ...]) -> list[tuple[int, int]]:
-        """Places of the assistant's texts, each with the control token that ends it."""
+        """Return the places of the assistant's texts, each with the control token that ends it."""
         spans = []
         ends = self._tokenizer.control_tokens
         for mark in marks:
@@ -154,13 +155,13 @@ class ChatTemplate:
         return spans
 
     def _render(self, roles: Sequence[str], contents: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-        """The text of a conversation, and the places between generation marks. Raises ConfigError."""
+        """Return the text of a conversation, and the places between generation marks. Raises ConfigError."""
         return self._process.render([{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)])
 
 
 def _answer(spans: Sequence[tuple[int, int]], marks: Sequence[re.Match[str]], start: int, stop: int) -> int | None:
-    """The message whose text is the first in the span around the stretch from `start` to `stop`; none outside of spans.
-    Both sequences are in order."""
+    """Return the message whose text comes first in the span that contains the stretch from `start` to `stop`; None where no
+    span does. Both sequences are in order."""
     before = bisect_right(spans, start, key=lambda span: span[0])
     if not before or spans[before - 1][1] < stop:
         return None
@@ -170,7 +171,7 @@ def _answer(spans: Sequence[tuple[int, int]], marks: Sequence[re.Match[str]], st
 
 
 def _is_joined(pieces: Sequence[Piece], contents: Sequence[str], wanted: str) -> bool:
-    """Whether the pieces with these texts are `wanted`; nothing longer than that is made."""
+    """Return whether the pieces with these texts make `wanted`, without making a longer text."""
     place = 0
     for piece in pieces:
         text = piece.text if piece.message is None else contents[piece.message]
@@ -181,7 +182,7 @@ def _is_joined(pieces: Sequence[Piece], contents: Sequence[str], wanted: str) ->
 
 
 def messages_of(value: object, column: str) -> list[tuple[str, str]]:
-    """Role and content of each message in a cell. Raises ConfigError for a column that holds something else."""
+    """Return role and content of each message in a cell. Raises ConfigError for a column that holds something else."""
     return [_message(item, column) for item in value] if isinstance(value, list) else [_message(value, column)]
 
 

@@ -1,7 +1,7 @@
-"""Documents of which a part is learned, as rows: conversations, and prompts with completions.
+"""Rows of documents of which a part is learned: conversations, and prompts with completions.
 
-A row holds whole documents, side by side: positions restart in each, and attention stays inside it. A document that is longer
-than a row loses its end; one in which nothing is left to learn is skipped. All rows lie in memory.
+A row holds whole documents side by side: positions restart in each, and attention stays inside it. A document that is longer
+than a row loses its end; a document without anything left to learn is skipped. All rows lie in memory.
 """
 
 import json
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class ExampleReader:
-    """Rows of a data set as examples, by the columns that the configuration names, until `close`."""
+    """Reads rows of a data set as examples, by the columns that the configuration names, until `close`."""
 
     def __init__(self, data: DataConfig, tokenizer: Tokenizer) -> None:
-        """Raises ConfigError for a tokenizer without a chat template where one is needed."""
+        """Open the chat template where one is needed. Raises ConfigError for a tokenizer without one."""
         self._data = data
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer) if data.messages_column is not None else None
@@ -40,11 +40,12 @@ class ExampleReader:
         return self._data.sequence_length
 
     def identity(self, row: Mapping[str, object]) -> str:
-        """Decides the side of the held-out split."""
+        """Return the key that decides the row's side of the held-out split."""
         return json.dumps([row.get(column) for column in columns_of(self._data)], sort_keys=True)
 
     def read(self, row: Mapping[str, object]) -> Example | None:
-        """None where nothing is learned from it within a row's length. Raises ConfigError for a cell of another kind."""
+        """Return the row as an example; None where nothing of it is learned within a row's length. Raises ConfigError for a
+        cell of another kind."""
         if self._template is not None:
             assert self._data.messages_column is not None
             example = self._template.encode(messages_of(row.get(self._data.messages_column), self._data.messages_column))
@@ -71,8 +72,8 @@ class ExampleReader:
 
 
 def examples_of(dataset: Any, reader: ExampleReader) -> Iterator[tuple[str, Example]]:
-    """Identity and example of each row of an indexed data set that has something to learn, in its order; the others are
-    counted in the log. Raises ConfigError, with the number of the row, for a cell of another kind."""
+    """Yield identity and example of each row of an indexed data set, in order, and count the rows without anything to learn in
+    the log. Raises ConfigError, with the number of the row, for a cell of another kind."""
     num_rows = num_skipped = 0
     for row in dataset:
         num_rows += 1
@@ -89,7 +90,8 @@ def examples_of(dataset: Any, reader: ExampleReader) -> Iterator[tuple[str, Exam
 
 
 def pack_examples(examples: Iterable[Example], *, sequence_length: int, vocab_size: int, padding: int) -> ExampleRows:
-    """Rows [k, L] of whole examples in their order; one that does not fit behind the last begins a new row."""
+    """Return rows [k, L] of whole examples in their order; an example that does not fit behind the last one begins a new
+    row."""
     rows: list[list[Example]] = []
     room = 0
     for example in examples:

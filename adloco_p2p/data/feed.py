@@ -19,13 +19,14 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch, Feed
 
 BASELINE_ROWS = 2048
-"""Training rows that token frequencies are counted in."""
+"""Training rows in which token frequencies are counted."""
 
 
 def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
-    """The feed of a run. `cache_dir` keeps converted and tokenised data between starts; none: memory, and datasets' own cache.
+    """Return the feed of a run. `cache_dir` keeps converted and tokenised data between starts; None: data stay in memory, and
+    in the own cache of `datasets`.
 
-    Raises ConfigError where data or tokenizer are missing, unreachable, empty or too few, and StorageError where the cache
+    Raises ConfigError where data or tokenizer are missing, unreachable, empty or too small, and StorageError where the cache
     cannot be written.
     """
     check_settings(run.data)
@@ -44,11 +45,11 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
 
 
 def feed_over(run: RunConfig, parts: Sequence[IndexedRows], *, vocab_size: int) -> "IndexedFeed":
-    """The feed over the rows of a run's data: of each data set (`DataConfig.data_sets`), or of the only one."""
+    """Return the feed over the rows of a run's data: of each data set (`DataConfig.data_sets`), or of the only one."""
     if not run.data.mixture:
         return IndexedFeed(parts[0], vocab_size=vocab_size, seed=run.seed, heldout_seed=run.evaluation.seed)
     names, weights = [*run.data.data_sets], [*run.data.data_sets.values()]
-    heldout = parts[: 1 if run.data.heldout_path is not None else None]  # a named file is one
+    heldout = parts[: 1 if run.data.heldout_path is not None else None]  # named files are one data set
     return MixedFeed(
         parts,
         weights,
@@ -61,7 +62,7 @@ def feed_over(run: RunConfig, parts: Sequence[IndexedRows], *, vocab_size: int) 
 
 
 class IndexedFeed:
-    """All rows with random access. The plan's sample numbers determine the rows, so there is no cursor to save."""
+    """A feed with random access to all rows. The plan's sample numbers determine the rows, so there is no cursor to save."""
 
     def __init__(
         self,
@@ -72,8 +73,8 @@ class IndexedFeed:
         heldout_seed: int | str | None = None,
         order: MixedOrder | None = None,
     ) -> None:
-        """`heldout_seed` draws the held-out rows; None: `seed`. `order` of the training rows where they are mixed; otherwise
-        all of them, in a random order per epoch."""
+        """`heldout_seed` draws the held-out rows; None: `seed`. `order`: the order of mixed training rows; None: a random order
+        of all of them in each epoch."""
         assert rows.training.num_rows and rows.heldout.num_rows
         self.vocab_size = vocab_size
         self.sequence_length = rows.training.length
@@ -83,30 +84,31 @@ class IndexedFeed:
         self._heldout_seed = seed if heldout_seed is None else heldout_seed
 
     def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "IndexedStream":  # noqa: ARG002
-        """The samples of the instance's order from `first_sample` on; the plan gives every host its own range of them."""
+        """Return the samples of the instance's order from `first_sample` on; the plan gives every host its own range of
+        them."""
         return IndexedStream(self.rows.training, self._order, instance=instance, first_sample=first_sample)
 
     def heldout(self, num_rows: int) -> Batch:
-        """Rows from all over the held-out documents: always the same ones; fewer where there are fewer."""
+        """Return rows from all over the held-out documents, always the same ones; fewer where there are fewer."""
         heldout = self.rows.heldout
         places = np.arange(min(num_rows, heldout.num_rows), dtype=np.int64)
         return heldout.gather(permute(places, size=heldout.num_rows, keys=round_keys(self._heldout_seed, "heldout")))
 
     def drawn(self, lot: str, num_rows: int) -> Batch:
-        """Training rows: there are too many of them to train for those that may be drawn."""
+        """Return training rows drawn by `lot`. Nobody can train for them in advance, because too many rows may be drawn."""
         training = self.rows.training
         places = np.arange(min(num_rows, training.num_rows), dtype=np.int64)
         return training.gather(permute(places, size=training.num_rows, keys=round_keys(self._seed, "drawn", lot)))
 
     def unigram_entropy(self, num_rows: int) -> float:
-        """The baseline of held-out losses over `num_rows` (`baseline.py`), from a sample of the training rows."""
+        """Return the baseline of held-out losses over `num_rows` (`baseline.py`), from a sample of the training rows."""
         training = self.rows.training
         places = np.arange(min(BASELINE_ROWS, training.num_rows), dtype=np.int64)
         sample = training.gather(permute(places, size=training.num_rows, keys=round_keys(self._seed, "baseline")))
         return unigram_entropy(sample, self.heldout(num_rows), vocab_size=self.vocab_size)
 
     def of(self, reads: tuple[InstanceId, ...]) -> "IndexedFeed":
-        """This one: there is one data set."""
+        """Return this feed, which has one data set."""
         assert not reads
         return self
 
@@ -114,11 +116,11 @@ class IndexedFeed:
         return {}
 
     def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
-        """Nothing: sample numbers are absolute."""
+        """Do nothing: sample numbers are absolute."""
 
 
 class MixedFeed(IndexedFeed):
-    """The rows of several data sets, drawn from in proportion to weights."""
+    """A feed over several data sets, from which rows are drawn in proportion to weights."""
 
     def __init__(
         self,
@@ -148,8 +150,8 @@ class MixedFeed(IndexedFeed):
         self._feeds: dict[tuple[int, ...], IndexedFeed] = {tuple(range(len(parts))): self}
 
     def of(self, reads: tuple[InstanceId, ...]) -> IndexedFeed:
-        """The mixture of those data sets alone, by the same weights, in orders of their own: a sample number names another
-        row."""
+        """Return the mixture of those data sets alone, by the same weights. Its orders are its own, so a sample number names
+        another row."""
         numbers = tuple(sorted({self._own[instance] for instance in reads})) or tuple(range(len(self._parts)))
         if numbers not in self._feeds:
             parts = [self._parts[number] for number in numbers]
@@ -165,7 +167,7 @@ class MixedFeed(IndexedFeed):
 
 
 class IndexedStream:
-    """Samples one after the other, epoch after epoch; without end."""
+    """An endless stream of samples, epoch after epoch."""
 
     def __init__(self, rows: Rows, order: SampleOrder | MixedOrder, *, instance: InstanceId, first_sample: int) -> None:
         self._rows = rows
@@ -179,11 +181,12 @@ class IndexedStream:
         return self._rows.gather(rows)
 
     def read_ahead(self, num_samples: int) -> None:
-        """Nothing: each round's plan gives the place of the next rows, and rows in memory or in a file are there at once."""
+        """Do nothing: each round's plan gives the place of the next rows, and reading them from memory or a file takes no
+        time."""
 
 
 def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
-    """Enough text for one inner step without a repeated row, and something to evaluate on."""
+    """Raise ConfigError unless there is text for one inner step without a repeated row, and something to evaluate on."""
     where = f"data.path: {path!r}" if path is not None else f"data.source: {run.data.source}"
     length = run.data.sequence_length
     if rows.training.num_rows + rows.heldout.num_rows == 0:
@@ -215,7 +218,8 @@ def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
 
 
 def _check_heldout(run: RunConfig, feed: IndexedFeed) -> None:
-    """Something to predict: the last row of a line of tokens may hold one, and be the only one drawn."""
+    """Raise ConfigError where held-out rows have nothing to predict: the last row of a line of tokens may hold a single one,
+    and be the only row drawn."""
     readers: list[tuple[InstanceId, ...]] = [(first,) for first in run.readers.values()] or [()]
     num_rows = run.evaluation.rows // len(readers)
     for reads in readers:

@@ -1,8 +1,8 @@
-"""A data set of the hub, read as files of its own repository and of nothing else.
+"""Reads a data set of the hub as files of its own repository, and nothing else.
 
 Its card, which anybody may have written, names files by patterns. The library `datasets` follows absolute paths and URLs among
-them: it would read this machine's disk and network into the training data. So patterns are checked here, resolved below the
-repository, and what they resolve to is checked again; the library then gets a list of files.
+them, so it would read this machine's disk and network into the training data. Therefore patterns are checked here and resolved
+below the repository, and the resulting names are checked again; the library then gets a list of files.
 """
 
 import glob
@@ -19,9 +19,9 @@ from adloco_p2p.errors import ConfigError
 
 CARD = "README.md"
 MAX_CARD_BYTES = 1 << 20
-"""The parts of a card that are read."""
+"""The most bytes of a card that are read."""
 MAX_FILES = 100_000
-"""Files of one split."""
+"""The most files of one split."""
 
 _FRONT_MATTER = re.compile(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|$)", re.DOTALL)
 _FORMATS = {
@@ -37,10 +37,10 @@ _COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 
 
 def repository_files(data: DataConfig, *, split: str) -> tuple[str, list[str]]:
-    """Format and files of one split of `data.path`: a hub id, or a directory that the user allowed.
+    """Return format and files of one split of `data.path`: a hub id, or a directory that the user allowed.
 
-    Raises ConfigError where the data set names anything outside of its own repository, or nothing that can be read; OSError and
-    ValueError as `datasets` does, and `client_errors`.
+    Raises ConfigError where the data set names anything outside of its own repository, or nothing that can be read; also the
+    OSError and ValueError of `datasets`, and `client_errors`.
     """
     assert data.path is not None
     root = _root(data)
@@ -54,7 +54,7 @@ def repository_files(data: DataConfig, *, split: str) -> tuple[str, list[str]]:
 
 
 def download_bytes(files: Sequence[str]) -> int:
-    """Of files of the hub together, by its listing; 0 for those of a directory."""
+    """Return the total size of those files that are on the hub, by its listing; 0 for the files of a directory."""
     from fsspec.core import url_to_fs
 
     remote = [file for file in files if file.startswith("hf://")]
@@ -65,7 +65,8 @@ def download_bytes(files: Sequence[str]) -> int:
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """The errors of the hub's client where the network fails; the HTTP library that it is built on depends on its version."""
+    """Return the errors of the hub's client for a failing network; they depend on its version, which uses one or another HTTP
+    library."""
     import huggingface_hub
 
     library = sys.modules[type(huggingface_hub.get_session()).__module__.partition(".")[0]]
@@ -73,7 +74,7 @@ def client_errors() -> tuple[type[Exception], ...]:
 
 
 def _root(data: DataConfig) -> str:
-    """Where all files of the data set lie, without a slash at the end."""
+    """Return where all files of the data set lie, without a slash at the end."""
     assert data.path is not None
     if Path(data.path).is_dir():
         return str(Path(data.path).resolve())
@@ -81,7 +82,7 @@ def _root(data: DataConfig) -> str:
 
 
 def _card(root: str) -> str:
-    # not before it is needed; it comes with `datasets`
+    # imported only when needed; it comes with `datasets`
     from fsspec.core import url_to_fs
 
     system, path = url_to_fs(f"{root}/{CARD}")
@@ -93,7 +94,7 @@ def _card(root: str) -> str:
 
 
 def _configs(card: str) -> list[dict[str, Any]]:
-    """The configurations that the card describes. Raises ValueError where it cannot be read."""
+    """Return the configurations that the card describes. Raises ValueError where it cannot be read."""
     front = _FRONT_MATTER.match(card)
     try:
         described = yaml.safe_load(front[1]) if front else None
@@ -104,7 +105,7 @@ def _configs(card: str) -> list[dict[str, Any]]:
 
 
 def _chosen_config(configs: list[dict[str, Any]], data: DataConfig) -> dict[str, Any]:
-    """The one that `data.name` names, or the default; nothing where the card describes none."""
+    """Return the configuration that `data.name` names, or the default one; empty where the card describes none."""
     if not configs and data.name in (None, "default"):
         return {}
     wanted = [config for config in configs if config.get("config_name") == (data.name or "default")]
@@ -117,7 +118,7 @@ def _chosen_config(configs: list[dict[str, Any]], data: DataConfig) -> dict[str,
 
 
 def _patterns(config: dict[str, Any], base: str, split: str) -> list[object]:
-    """Patterns of the split's files, as the card or else the names of the files give them. Raises ValueError."""
+    """Return the patterns of the split's files, from the card, or else from the names of the files. Raises ValueError."""
     described = config.get("data_files")
     if described is None:
         from datasets.data_files import get_data_patterns
@@ -140,7 +141,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def _within(data: DataConfig, pattern: object) -> str:
-    """The pattern, if it can only mean files of the repository. Raises ConfigError."""
+    """Return the pattern, if it can only match files of the repository. Raises ConfigError."""
     if not isinstance(pattern, str) or not pattern or any(mark in pattern for mark in ("\\", ":", "\0")):
         raise _foreign(data, pattern)
     if pattern.startswith(("/", "~")) or ".." in PurePosixPath(pattern).parts:
@@ -149,8 +150,8 @@ def _within(data: DataConfig, pattern: object) -> str:
 
 
 def _resolved(data: DataConfig, patterns: Iterable[str], *, root: str, base: str) -> list[str]:
-    """The files below `root` that match, each once. Raises ConfigError where one lies elsewhere, FileNotFoundError where a
-    name without wildcards is missing, or everything."""
+    """Return the files below `root` that match, each once. Raises ConfigError where one lies elsewhere, and FileNotFoundError
+    where a name without wildcards is missing or nothing matches."""
     from datasets.data_files import resolve_pattern
 
     files: dict[str, None] = {}
@@ -171,7 +172,7 @@ def _resolved(data: DataConfig, patterns: Iterable[str], *, root: str, base: str
 
 
 def _is_below(file: str, data: DataConfig, root: str) -> bool:
-    """Whether it is a file of the data set's own repository, however the file system spells the revision."""
+    """Return whether the file belongs to the data set's own repository, however the file system spells the revision."""
     if not root.startswith("hf://"):
         return Path(file).resolve().is_relative_to(root)
     own = f"hf://datasets/{data.path}"
@@ -179,7 +180,7 @@ def _is_below(file: str, data: DataConfig, root: str) -> bool:
 
 
 def _of_one_format(data: DataConfig, files: list[str], split: str) -> tuple[str, list[str]]:
-    """The format that most of the files have, and those files. Raises ConfigError."""
+    """Return the format that most of the files have, and those files. Raises ConfigError."""
     by_format: dict[str, list[str]] = {}
     for file in files:
         suffixes = [suffix for suffix in PurePosixPath(file).suffixes if suffix not in _COMPRESSED]

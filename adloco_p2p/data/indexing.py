@@ -1,7 +1,7 @@
-"""Whole data sets as packed rows: in memory, or on disk under a name that changes with everything the rows depend on.
+"""Whole data sets as packed rows, in memory or on disk; the name on disk changes with everything that the rows depend on.
 
 Layout of a cache entry, `rows-<digest>/`: `training.bin` and `heldout.bin`, rows in the machine's byte order; `meta.json`, the
-number of tokens of each. Entries are written aside, flushed and renamed, so a torn one never has the final name.
+number of tokens of each. Entries are written aside, flushed and renamed, so an unfinished one never has the final name.
 """
 
 import errno
@@ -31,22 +31,22 @@ from adloco_p2p.data.tokenizer import TokenIds, Tokenizer
 from adloco_p2p.errors import StorageError
 
 CACHE_FORMAT = 1
-"""Raised whenever the same data would give other rows or another layout."""
+"""The number of the cache's format, raised whenever the same data would give other rows or another layout."""
 
 SIDES = ("training", "heldout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedRows:
-    """Both sides of the held-out split."""
+    """The rows on both sides of the held-out split."""
 
     training: Rows
     heldout: Rows
 
 
 def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None) -> IndexedRows:
-    """All rows of one data set. Rows of the embedded text or a plugin, of which only a part is learned, or without `cache_dir`,
-    are made in memory every time.
+    """Return all rows of one data set. They are made in memory every time where there is no `cache_dir`, where only a part of a
+    row is learned, and for the embedded text or a plugin.
 
     Raises ConfigError where the data cannot be loaded and StorageError where the cache cannot be written.
     """
@@ -54,7 +54,7 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
         return _in_memory(_split_by_identity([list(corpus.documents())], data.heldout_fraction), data, tokenizer)
     if data.source == "plugin":
         return _in_memory(_split_by_identity([anonymous(plugin_texts(data))], data.heldout_fraction), data, tokenizer)
-    if cache_dir is not None and data.digest:  # a start again need not load `datasets`, which takes half a second
+    if cache_dir is not None and data.digest:  # another start need not load `datasets`, which takes half a second
         cached = _load(_entry(cache_dir, data, tokenizer, []), data, tokenizer)
         if cached is not None:
             return cached
@@ -70,8 +70,8 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
         documents = _split_by_dataset(dataset, datasets[1], data.text_column)
     else:
         documents = _split_by_identity(map(anonymous, texts_of(dataset, data.text_column)), data.heldout_fraction)
-    # the digest of local files, or else the files of datasets' own cache, whose names contain one of the data; a data set held
-    # in memory has none
+    # The digest of local files names the entry, or else the files of datasets' own cache, whose names contain a digest of the
+    # data. A data set that is held in memory has neither.
     files = [[str(file["filename"]) for file in dataset.cache_files] for dataset in datasets if not data.digest]
     if cache_dir is None or not all(files):
         return _in_memory(documents, data, tokenizer)
@@ -86,7 +86,7 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
 
 
 def _example_rows(datasets: list[Any], data: DataConfig, tokenizer: Tokenizer) -> IndexedRows:
-    """Conversations or completions, split by their identity, or by the data set where there are two."""
+    """Return conversations or completions as rows, split by their identity, or by the data set where there are two."""
     sides: tuple[list[Example], list[Example]] = ([], [])
     with closing(ExampleReader(data, tokenizer)) as reader:
         for number, dataset in enumerate(datasets):
@@ -106,7 +106,7 @@ def _example_rows(datasets: list[Any], data: DataConfig, tokenizer: Tokenizer) -
 
 
 SplitDocuments = Iterator[tuple[bool, list[str]]]
-"""Pieces of the data: whether held out, and texts."""
+"""Pieces of the data: whether they are held out, and their texts."""
 
 
 def _split_by_identity(batches: Iterable[list[Document]], fraction: float) -> SplitDocuments:
@@ -146,7 +146,8 @@ def _in_memory(documents: SplitDocuments, data: DataConfig, tokenizer: Tokenizer
 
 
 def _entry(cache_dir: Path, data: DataConfig, tokenizer: Tokenizer, files: list[list[str]]) -> Path:
-    """`files`: the files that the data are read from, where `data` holds no digest of them."""
+    """Return the path of the cache entry. `files`: the files from which the data are read, where `data` has no digest of
+    them."""
     key = {
         "format": CACHE_FORMAT,
         "byte_order": sys.byteorder,
@@ -197,7 +198,7 @@ def _put(aside: Path, entry: Path, *, is_sound: bool) -> None:
 
 
 def _load(entry: Path, data: DataConfig, tokenizer: Tokenizer) -> IndexedRows | None:
-    """The rows of an entry, mapped; none where it is absent or does not have the size that it states."""
+    """Return the rows of an entry, mapped from its files; None where it is absent or does not have the size that it states."""
     try:
         meta = json.loads((entry / "meta.json").read_text(encoding="ascii"))
         training, heldout = (_map_rows(entry / f"{side}.bin", meta[side], data, tokenizer) for side in SIDES)
@@ -207,7 +208,7 @@ def _load(entry: Path, data: DataConfig, tokenizer: Tokenizer) -> IndexedRows | 
 
 
 def _map_rows(path: Path, num_tokens: int, data: DataConfig, tokenizer: Tokenizer) -> TokenRows:
-    """Raises ValueError for a file of another size."""
+    """Return the rows of a file, mapped. Raises ValueError for a file of another size."""
     dtype = smallest_dtype(tokenizer.vocab_size)
     stored = num_tokens + padding_of(num_tokens, sequence_length=data.sequence_length)
     if path.stat().st_size != stored * dtype.itemsize:

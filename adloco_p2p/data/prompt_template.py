@@ -1,4 +1,4 @@
-"""Prompts by a model's own chat template, within the limits that it has in training."""
+"""Writes prompts by a model's own chat template, within the limits that it has in training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,10 +8,10 @@ from adloco_p2p.errors import ConfigError
 
 
 class PromptTemplate:
-    """A chat template at work from the first prompt until `close`."""
+    """A chat template that writes prompts, in processes that `close` ends."""
 
     def __init__(self, template: str, *, special_tokens: Mapping[str, Any], setting: str) -> None:
-        """`setting`: named in errors."""
+        """`setting`: the name that errors give to the template."""
         forms = {True: {"continue_final_message": True}, False: {"add_generation_prompt": True}}
         self._processes = {
             is_begun: TemplateProcess(template, has_marks=False, special_tokens={**special_tokens, **form}, setting=setting)
@@ -19,8 +19,8 @@ class PromptTemplate:
         }
 
     def write(self, messages: Sequence[Mapping[str, str]], *, is_begun: bool) -> str:
-        """The text of a conversation, up to the place where the model's answer begins; or, where the last message is an answer
-        that `is_begun`, up to where it goes on. A template that refuses a system message gets none. Raises what
+        """Return the text of a conversation up to the place where the model's answer begins, or, where the last message is an
+        answer that `is_begun`, up to where it goes on. A template that refuses a system message gets none. Raises what
         `TemplateProcess.render` raises."""
         process = self._processes[is_begun]
         try:

@@ -1,4 +1,4 @@
-"""Which row is the n-th sample of an instance: a pseudo-random order with random access.
+"""Finds the row of the n-th sample of an instance: a pseudo-random order with random access.
 
 An instance reads all rows in a random order, then all of them again in another one (method section 2, DATA). The order is a
 keyed permutation that is computed, not stored: a Feistel network permutes the smallest even number of bits that covers the
@@ -22,27 +22,28 @@ FEISTEL_ROUNDS = 6
 
 
 def round_keys(*parts: str | int) -> tuple[int, ...]:
-    """Keys of a permutation, drawn from the values that it shall depend on."""
-    # lengths first: ("1", "23") and ("12", "3") must not meet
+    """Return the keys of a permutation, which are drawn from these values."""
+    # the lengths come first, so that ("1", "23") and ("12", "3") differ
     text = "".join(f"{len(str(part))}:{part}" for part in ("order", *parts))
     data = hashlib.shake_256(text.encode()).digest(8 * FEISTEL_ROUNDS)
     return tuple(int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8))
 
 
 def permute(places: npt.NDArray[np.int64], *, size: int, keys: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """Where a pseudo-random permutation of 0 .. size-1 sends each of `places` [n]; a bijection for every choice of keys."""
+    """Return where a pseudo-random permutation of 0 .. size-1 sends each of `places` [n]; a bijection for every choice of
+    keys."""
     assert 1 <= size <= 1 << 62 and (not len(places) or (places.min() >= 0 and places.max() < size))
     half_bits = max(1, -(-(size - 1).bit_length() // 2))
     values = _feistel(places.astype(np.uint64), half_bits=half_bits, keys=keys)
     outside = np.flatnonzero(values >= size)
-    while outside.size:  # every cycle of the permutation that begins inside comes back inside: this ends
+    while outside.size:  # ends, because every cycle of the permutation that begins inside comes back inside
         values[outside] = _feistel(values[outside], half_bits=half_bits, keys=keys)
         outside = outside[values[outside] >= size]
     return values.astype(np.int64)
 
 
 def _feistel(values: UInts, *, half_bits: int, keys: tuple[int, ...]) -> UInts:
-    """A bijection of the numbers of 2 * half_bits bits."""
+    """Apply the Feistel network, a bijection of the numbers of 2 * half_bits bits."""
     shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
     left, right = values >> shift, values & mask
     for key in keys:
@@ -51,7 +52,7 @@ def _feistel(values: UInts, *, half_bits: int, keys: tuple[int, ...]) -> UInts:
 
 
 def _mix(values: UInts) -> UInts:
-    """The finalizer of splitmix64: every input bit moves about half of the output bits. Wraps modulo 2**64."""
+    """Apply the finalizer of splitmix64: every input bit flips about half of the output bits. Wraps modulo 2**64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -65,7 +66,7 @@ class SampleOrder:
     num_rows: int
 
     def rows(self, instance: InstanceId, *, first_sample: int, num_samples: int) -> npt.NDArray[np.int64]:
-        """Rows of the samples first_sample .. first_sample + num_samples - 1 of the instance: [num_samples]."""
+        """Return the rows [num_samples] of the samples first_sample .. first_sample + num_samples - 1 of the instance."""
         end = first_sample + num_samples
         pieces = [np.empty(0, dtype=np.int64)]
         for epoch in range(first_sample // self.num_rows, -(-end // self.num_rows)):
@@ -76,15 +77,15 @@ class SampleOrder:
 
 
 WEIGHT_PARTS = 1 << 20
-"""Weights are counted in so many parts, in whole numbers, so that every machine mixes alike."""
+"""The number of equal parts in which weights are counted, so that every machine mixes alike, in whole numbers."""
 
 
 class MixedOrder:
-    """The orders of all instances over several data sets, drawn from in proportion to weights.
+    """The orders of all instances over several data sets, from which samples are drawn in proportion to weights.
 
-    Of the first n samples floor(n w) are the first data set's, w its share; the others go on alike with what is left. So the
-    place of sample n in its own data set is known without a cursor, and each data set has an order of its own, epoch after
-    epoch.
+    Of the first n samples, floor(n w) come from the first data set, whose share is w; the other data sets divide the rest in
+    the same way. So the place of sample n in its own data set is known without a cursor, and each data set has an order of its
+    own, epoch after epoch.
     """
 
     def __init__(self, *, seed: int | str, sizes: Sequence[int], weights: Sequence[float]) -> None:
@@ -94,13 +95,14 @@ class MixedOrder:
         self._shares = [max(1, round(WEIGHT_PARTS * weight / sum(weights[number:]))) for number, weight in enumerate(weights)]
 
     def rows(self, instance: InstanceId, *, first_sample: int, num_samples: int) -> npt.NDArray[np.int64]:
-        """Rows of the samples first_sample .. first_sample + num_samples - 1 of the instance, counted over all data sets."""
+        """Return the rows of the samples first_sample .. first_sample + num_samples - 1 of the instance, counted over all data
+        sets."""
         found = np.empty(num_samples, dtype=np.int64)
         left, numbers = np.arange(num_samples), np.arange(first_sample, first_sample + num_samples, dtype=np.int64)
         for order, first_row, share in zip(self._orders, self._first_rows, self._shares, strict=True):
             before, after = (count * share // WEIGHT_PARTS for count in (numbers, numbers + 1))
             is_ours = after > before
-            ours = before[is_ours]  # consecutive: the samples are
+            ours = before[is_ours]  # consecutive, because the samples are
             if len(ours):
                 rows = order.rows(instance, first_sample=int(ours[0]), num_samples=len(ours))
                 found[left[is_ours]] = first_row + rows

@@ -17,14 +17,15 @@ from adloco_p2p.data.hub import client_errors, download_bytes, repository_files
 from adloco_p2p.errors import ConfigError
 
 READ_BATCH = 1000
-"""Documents read at once from an indexed data set."""
+"""Documents that are read at once from an indexed data set."""
 
 MAX_NAMED = 3
-"""Files that an error names."""
+"""The most files that an error names."""
 
 
 def check_settings(data: DataConfig) -> None:
-    """Raise ConfigError for settings that this source would silently ignore (the others are found when the file is read)."""
+    """Raise ConfigError for settings that this source would silently ignore. Other mistakes show when the configuration is
+    read."""
     problems: list[str] = []
     if data.source == "python" and data.streaming:
         problems.append(
@@ -39,19 +40,21 @@ def check_settings(data: DataConfig) -> None:
 
 
 def is_heldout(identity: str, fraction: float) -> bool:
-    """Whether a document is for evaluation only. Depends on nothing but its identity: not on seed, order or machine."""
+    """Return whether a document is for evaluation only. That depends on nothing but its identity: not on seed, order or
+    machine."""
     # a lone surrogate is hashed as it is, so that no document makes this fail
     digest = hashlib.sha256(identity.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") < int(fraction * (1 << 64))
 
 
 def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
-    """One split as a `datasets.Dataset`, or an `IterableDataset` where `data.streaming`; holds the configured columns only.
+    """Return one split as a `datasets.Dataset`, or an `IterableDataset` where `data.streaming`, with the configured columns
+    only.
 
-    `cache_dir` is where `datasets` keeps converted data; none: its own place. Raises ConfigError where the data are missing,
+    `cache_dir` is where `datasets` keeps converted data; None: its own place. Raises ConfigError where the data are missing,
     unreachable or without the text column.
     """
-    # seconds to import, and the embedded default never comes here
+    # takes seconds to import, and the embedded default never needs it
     import datasets
 
     if not sys.stderr.isatty():
@@ -61,7 +64,7 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
         kind, files = repository_files(data, split=split) if data.source == "hub" else (data.source, _local_files(data))
         arguments: dict[str, Any] = {"path": kind, "data_files": files, "split": "train"}
         if data.source == "text":
-            arguments["sample_by"] = "paragraph"  # by line would lose the newlines, by file the held-out split
+            arguments["sample_by"] = "paragraph"  # by line the newlines would be lost, and by file the held-out split
         if data.source == "hub" and not data.streaming:
             place = Path(cache or datasets.config.HF_DATASETS_CACHE)
             check_download("data.path", str(data.path), download_bytes(files), place, code="E207")
@@ -82,8 +85,8 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
 
 
 def files_digest(data: DataConfig) -> str:
-    """Of the content of all local files that are read, in the order in which they are; empty where none is named. Raises
-    ConfigError where they are missing."""
+    """Return the digest of all local files that are read, in reading order, or of the texts of a plugin; empty where there are
+    none. Raises ConfigError where files are missing."""
     if data.source == "plugin":
         return _texts_digest(data)
     if data.source in ("python", "hub") or not data.paths:
@@ -100,7 +103,7 @@ def local_files(data: DataConfig) -> list[list[str]]:
 
 
 def plugin_texts(data: DataConfig) -> Iterator[str]:
-    """The texts of the run's data plugin, in its order. Raises ConfigError where it fails, or gives something else."""
+    """Yield the texts of the run's data plugin, in its order. Raises ConfigError where it fails, or gives something else."""
     name = data.plugin
     try:
         for text in load_plugin("data.plugin", name)(**data.arguments):
@@ -109,12 +112,12 @@ def plugin_texts(data: DataConfig) -> Iterator[str]:
             yield text
     except ConfigError:
         raise
-    except Exception as error:  # code of others, which may fail in any way
+    except Exception as error:  # other people's code, which may fail in any way
         raise ConfigError(f"data.plugin: {name!r} failed: {one_line(error)}", code="E232") from error
 
 
 def _texts_digest(data: DataConfig) -> str:
-    """Of the texts with their borders."""
+    """Return the digest of the plugin's texts with their borders."""
     digest = hashlib.sha256()
     for text in plugin_texts(data):
         encoded = text.encode(errors="surrogatepass")
@@ -128,7 +131,7 @@ def _content_digest(path: Path) -> str:
 
 
 def check_files(data: DataConfig) -> None:
-    """Raise ConfigError where the local files are not those that the run was started with."""
+    """Raise ConfigError where the local files are not those with which the run was started."""
     if data.digest and (found := files_digest(data)) != data.digest:
         setting, what = ("data.plugin", "texts") if data.source == "plugin" else ("data.path", "files")
         raise ConfigError(
@@ -139,7 +142,7 @@ def check_files(data: DataConfig) -> None:
 
 
 def columns_of(data: DataConfig) -> tuple[str, ...]:
-    """The columns that are read: of texts, of conversations, or of prompts and completions."""
+    """Return the columns that are read: of texts, of conversations, or of prompts and completions."""
     if data.messages_column is not None:
         return (data.messages_column,)
     if data.prompt_column is not None and data.completion_column is not None:
@@ -153,26 +156,26 @@ def _column_setting(data: DataConfig, column: str) -> str:
 
 
 def texts_of(dataset: Any, column: str) -> Iterator[list[str]]:
-    """Batches of texts of an indexed data set, in its order; rows without text are skipped."""
+    """Yield batches of texts of an indexed data set, in order, without rows that have no text."""
     for batch in dataset.iter(batch_size=READ_BATCH):
         yield [text for value in batch[column] if (text := text_of(value, column))]
 
 
 def text_of(value: object, column: str, *, setting: str = "data.text_column") -> str:
-    """The text in a cell; empty where there is none. Raises ConfigError for a column that holds something else; `setting` names
-    the column."""
+    """Return the text in a cell; empty where there is none. Raises ConfigError for a column that holds something else;
+    `setting` names the column."""
     if value is None or isinstance(value, str):
         return value or ""
     raise ConfigError(f"{setting}: {column!r} holds {type(value).__name__}, not text; name a column of strings", code="E207")
 
 
 def anonymous(texts: Iterable[str]) -> list[Document]:
-    """Documents whose identity is their text, so that copies of one text lie on the same side of the split."""
+    """Return documents whose identity is their text, so that copies of one text lie on the same side of the split."""
     return [Document(identity=text, text=text) for text in texts]
 
 
 def _local_files(data: DataConfig) -> list[str]:
-    """The files of the glob, sorted, so that every peer numbers shards and documents equally."""
+    """Return the files of the glob, sorted, so that every peer numbers shards and documents alike."""
     assert data.path is not None
     names = glob.glob(data.path, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
     files = sorted(name for name in names if Path(name).is_file())
@@ -189,8 +192,8 @@ def _local_files(data: DataConfig) -> list[str]:
 
 
 def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
-    """The configured source, the failure, and a remedy."""
-    # datasets wraps the errors of converting files: the cause is more precise
+    """Return a message with the configured source, the failure and a remedy."""
+    # datasets wraps the errors of converting files; the cause is more precise
     cause = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if isinstance(cause, UnicodeDecodeError) and data.source in ("text", "json") and (places := _not_utf8(data)):
@@ -207,7 +210,7 @@ def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
 
 
 def _not_utf8(data: DataConfig) -> str:
-    """The first line of each file of the glob that is not UTF-8: `notes.txt, line 3; more.txt, line 1`."""
+    """Return the first bad line of each file of the glob that is not UTF-8: `notes.txt, line 3; more.txt, line 1`."""
     found = []
     for name in _local_files(data) if data.path is not None else []:
         with Path(name).open("rb") as lines:

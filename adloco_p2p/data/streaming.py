@@ -1,4 +1,4 @@
-"""Data sets that are read shard by shard, without indexing them first.
+"""Reads data sets shard by shard, without indexing them first.
 
 The number of rows of a shard is not known beforehand, so sample numbers cannot be mapped to places in it. Instead every host of
 an instance reads the shards in an order of its own, a pseudo-random function of seed, instance, peer and epoch. The unit that
@@ -25,14 +25,14 @@ from adloco_p2p.numerics.batch import Batch
 
 WANTED_LANES = 1024
 DOCUMENTS_AT_ONCE = 16
-"""Documents that are tokenised together; those that no row needs yet are kept as tokens, in checkpoints, too."""
+"""Documents that are tokenised together; tokens that no row needs yet are kept, in checkpoints, too."""
 MAX_STRIDE = 16
-"""Reading every n-th document wastes the reading of the others, so few shards give fewer lanes than asked for."""
+"""The largest n of every n-th document. Reading the others is wasted, so few shards give fewer lanes than wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes:
-    """How the documents of a data set are dealt: document d of a shard is in the lane (shard, d mod stride)."""
+    """The lanes of a data set: document d of a shard is in the lane (shard, d mod stride)."""
 
     num_shards: int
     stride: int
@@ -45,7 +45,7 @@ class Lanes:
         return self.num_shards * self.stride
 
     def at(self, turn: int, *, seed: int, instance: InstanceId, peer: PeerId, epoch: int) -> tuple[int, int]:
-        """Shard and residue that a host reads at its `turn`-th lane of an epoch; over all turns, every lane once."""
+        """Return the shard and residue that a host reads at its `turn`-th lane of an epoch; over all turns, every lane once."""
         keys = round_keys(seed, "lanes", instance, peer, epoch)
         lane = int(permute(np.array([turn], dtype=np.int64), size=len(self), keys=keys)[0])
         return lane % self.num_shards, lane // self.num_shards
@@ -53,26 +53,26 @@ class Lanes:
 
 @dataclass(slots=True, kw_only=True)
 class Cursor:
-    """The position of a host in one instance's data: all that is saved of a stream. Every field is a JSON value."""
+    """The position of a host in one instance's data, which is all that is saved of a stream. Every field is a JSON value."""
 
     peer: str
-    """The host that the order belongs to."""
+    """The host to which the order belongs."""
     epoch: int = 0
     turn: int = 0
     """Lanes finished in this epoch."""
     documents_seen: int = 0
     """Documents of the shard that were passed, of all its lanes."""
     shard_state: dict[str, Any] | None = None
-    """The position of `datasets` in the shard; none: at its beginning."""
+    """The position of `datasets` in the shard; None: at its beginning."""
     leftover: list[int] = field(default_factory=list)
     """Tokens read and not yet handed out."""
 
 
 class StreamedFeed:
-    """Rows of a data set that is read as rows are needed."""
+    """The feed of a data set that is read only as rows are needed."""
 
     def __init__(self, data: DataConfig, tokenizer: Tokenizer, *, seed: int, cache_dir: Path | None) -> None:
-        """Finds the data set, without reading its text. Raises ConfigError where that fails."""
+        """Find the data set, without reading its text. Raises ConfigError where that fails."""
         self.vocab_size = tokenizer.vocab_size
         self.sequence_length = data.sequence_length
         self._data = data
@@ -86,10 +86,10 @@ class StreamedFeed:
         self._heldout_wanted = 0
 
     def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "StreamedRows":  # noqa: ARG002
-        """Continues where this host stopped reading for the instance; the sample number is not used."""
+        """Continue where this host stopped reading for the instance; the sample number is not used."""
         if instance not in self._streams:
             cursor = self._restored.pop(instance, None)
-            if cursor is None or cursor.peer != peer:  # another peer's place has no meaning in this one's order
+            if cursor is None or cursor.peer != peer:  # another peer's place has no meaning in this peer's order
                 cursor = Cursor(peer=peer)
             self._streams[instance] = StreamedRows(
                 self._dataset, self._data, self._tokenizer, cursor, seed=self._seed, instance=instance
@@ -99,29 +99,29 @@ class StreamedFeed:
         return stream
 
     def heldout(self, num_rows: int) -> Batch:
-        """The first rows of the held-out documents in the order of the data set, each document cut at one row's length, so that
-        the rows cover many documents; fewer where the data end."""
+        """Return the first rows of the held-out documents in the order of the data set, each document cut at one row's length,
+        so that the rows cover many documents; fewer where the data end."""
         if self._heldout_rows is None or num_rows > self._heldout_wanted:
             self._heldout_rows, self._heldout_wanted = self._read_heldout(num_rows), num_rows
         return _batch(self._heldout_rows[:num_rows], self._data, self._tokenizer)
 
     def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
-        """Held-out rows, always the same ones: a stream cannot go back to any other."""
+        """Return held-out rows, always the same ones, because a stream cannot go back to others."""
         return self.heldout(num_rows)
 
     def of(self, reads: tuple[InstanceId, ...]) -> "StreamedFeed":
-        """This one: a mixture is not streamed."""
+        """Return this feed: a mixture is not streamed."""
         assert not reads
         return self
 
     def state(self, instance: InstanceId) -> dict[str, object]:
-        """Behind the last row taken. Holds the rest of the last document as tokens."""
+        """Return the place behind the last row taken, with the rest of the last document as tokens."""
         if instance in self._streams:
             return self._streams[instance].state()
         return asdict(self._restored[instance]) if instance in self._restored else {}
 
     def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
-        """Raises StorageError for a state that no stream of this run saved."""
+        """Continue from a saved place. Raises StorageError for a state that no stream of this run saved."""
         self._streams.pop(instance, None)
         self._restored.pop(instance, None)
         if state:
@@ -175,7 +175,7 @@ class StreamedRows:
         return PeerId(self._cursor.peer)
 
     def take(self, num_samples: int) -> Batch:
-        """The next rows. Raises ConfigError where the data hold no text to train on at all."""
+        """Return the next rows. Raises ConfigError where the data hold no text to train on at all."""
         self.read_ahead(num_samples)
         length = self._data.sequence_length
         taken, left = np.split(self._leftover, [num_samples * length])
@@ -183,7 +183,7 @@ class StreamedRows:
         return _batch(taken.reshape(num_samples, length), self._data, self._tokenizer)
 
     def read_ahead(self, num_samples: int) -> None:
-        """As in `SampleStream`; raises as `take`."""
+        """Read ahead as `SampleStream` describes, with the errors of `take`."""
         wanted = num_samples * self._data.sequence_length
         lines, num_tokens = [self._leftover], len(self._leftover)
         while num_tokens < wanted:
@@ -199,7 +199,8 @@ class StreamedRows:
         return asdict(self._cursor)
 
     def _next_text(self) -> str:
-        """The next document of the lane that is not held out; then those of the next lane, and of the next epoch."""
+        """Return the next document of the lane that is not held out; after the lane comes the next lane, and after them the
+        next epoch."""
         cursor, data = self._cursor, self._data
         while True:
             for row in self._rows:
@@ -243,13 +244,13 @@ def _terminated(documents: list[TokenIds], tokenizer: Tokenizer) -> list[TokenId
 
 
 def _batch(rows: TokenIds, data: DataConfig, tokenizer: Tokenizer) -> Batch:
-    """Rows without padding [n, L] as a batch."""
+    """Return rows without padding [n, L] as a batch."""
     ids = rows.astype(np.int64)
     return as_batch(ids, ids.copy(), starts(ids, tokenizer.end_of_document) if data.attention == "document" else None)
 
 
 def _parse_cursor(state: dict[str, object], *, vocab_size: int) -> Cursor:
-    """The cursor that `state` came from, checked as everything that comes from a disk."""
+    """Return the cursor that `state` came from, with the checks for everything that comes from a disk."""
     try:
         cursor = Cursor(**cast(Any, state))
         counts = (cursor.epoch, cursor.turn, cursor.documents_seen)

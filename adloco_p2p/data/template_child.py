@@ -1,9 +1,10 @@
 """Renders conversations by one chat template, within limits: the child of `template_process`.
 
-Run as a file, so that it needs no path to this package; its argument is the process with which it ends. Reads lines of JSON:
-first a `Setup`, to which `{}` is the answer, then one conversation each. Writes a line for each conversation: `text` and
-`spans`, the places between generation marks in order; or `refuses`, the template's own error; or `exceeds`, what it takes that
-is too much. The limit of processor time ends the process by SIGXCPU, that of memory after its answer; only Linux has that one.
+It runs as a file, so that it needs no path to this package; its argument is the process with which it ends. It reads lines of
+JSON: first a `Setup`, to which `{}` is the answer, then one conversation per line. For each conversation it writes a line:
+`text` and `spans`, the places between generation marks in order; or `refuses`, the template's own error; or `exceeds`, the
+limit that it exceeds. The limit of processor time ends the process by SIGXCPU, the memory limit after its answer; only Linux
+has the latter.
 """
 
 import ctypes
@@ -20,28 +21,28 @@ from typing import Any
 
 ADDED_CHARACTERS = 16 << 10
 ADDED_PER_MESSAGE = 1 << 10
-"""What a template may add to the texts of a conversation."""
+"""The characters that a template may add to a conversation, and for each message."""
 SPANS_PER_MESSAGE = 8
 MAX_REASON = 300
 _PR_SET_PDEATHSIG = 1
-"""Of linux/prctl.h. The signal comes when the thread that started the child ends."""
+"""The constant of linux/prctl.h. The signal comes when the thread that started the child ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     template: str
     has_marks: bool
-    """Whether it has `{% generation %}` marks."""
+    """Whether the template has `{% generation %}` marks."""
     special_tokens: Mapping[str, Any]
-    """By the names that templates use; also whether the text ends where an answer begins, or goes on."""
+    """Tokens by the names that templates use, and whether the text ends where an answer begins, or goes on."""
     memory_bytes: int
-    """Address space, beside that of this process before the first conversation."""
+    """Address space on top of what this process uses before the first conversation."""
     first_seconds: float
     conversation_seconds: float
     byte_seconds: float
-    """Processor time in all: so much, and so much more for each conversation and each byte of it."""
+    """The three parts of the limit of processor time: at first, for each conversation, and for each of its bytes."""
     kept_seconds: float
-    """The most that a conversation finds unused of what earlier ones had; the limit is rounded up to a second."""
+    """The most time unused by earlier conversations that a conversation may use; the limit is rounded up to a second."""
 
 
 def main() -> None:
@@ -70,7 +71,7 @@ def _serve(setup: Setup, render: Callable[..., Any]) -> None:
         except MemoryError:
             answer = too_large
         _write(answer)
-        if answer is too_large:  # perhaps while a line was read, whose rest is no conversation
+        if answer is too_large:  # the rest of a line is no conversation, and memory may have run out in the middle of one
             return
 
 
@@ -79,7 +80,7 @@ def _answer(setup: Setup, messages: list[dict[str, str]], render: Callable[..., 
         return _rendered(setup, messages, render)
     except MemoryError:
         raise
-    except Exception as error:  # a template is a program of others, with errors of its own
+    except Exception as error:  # other people's program, with errors of its own
         return {"refuses": str(error)[:MAX_REASON] or type(error).__name__}
 
 
@@ -93,7 +94,7 @@ def _rendered(setup: Setup, messages: list[dict[str, str]], render: Callable[...
     allowed = ADDED_CHARACTERS + sum(ADDED_PER_MESSAGE + len(message["content"]) for message in messages)
     if len(texts[0]) > allowed:
         return {"exceeds": f"{len(texts[0])} characters, more than {allowed}"}
-    # nothing is learned between marks with nothing between them
+    # an empty place between marks has nothing to learn
     places = sorted({(first, last) for first, last in spans[0] if first < last}) if spans else []
     if len(places) > SPANS_PER_MESSAGE * len(messages):
         return {"exceeds": f"{len(places)} places marked as generated, more than {SPANS_PER_MESSAGE} a message"}
@@ -106,7 +107,8 @@ def _write(answer: str) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """A template at work reads nothing, so that it would outlive a parent that was killed."""
+    """Let the kernel end this process with its parent: a template at work reads nothing, so it would outlive a parent that was
+    killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -114,13 +116,13 @@ def _end_with(parent: int) -> None:
 
 
 def _limit(kind: int, wanted: int) -> None:
-    """The soft limit, as far as the hard one lets it."""
+    """Set the soft limit, as far as the hard one allows."""
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
 def _limit_memory(more_bytes: int) -> None:
-    """Address space, beside what is in use."""
+    """Limit the address space to so many bytes more than are in use."""
     if sys.platform == "linux":
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         _limit(resource.RLIMIT_AS, used + more_bytes)

@@ -1,8 +1,8 @@
-"""A chat template at work, in a child process with limits.
+"""Renders a chat template in a child process with limits.
 
-A template is a program of others. Jinja's sandbox keeps it from files and from Python, and bounds neither its time nor its
-memory. So a child renders it (`template_child`): the kernel ends one that takes too much, and what it returns is small. The
-child imports no torch: some 60 MB, and a second at its start.
+A template is other people's program. Jinja's sandbox keeps it from files and from Python, but bounds neither its time nor its
+memory. So a child renders it (`template_child`): the kernel ends a child that takes too much, and what it returns is small. The
+child imports no torch, which would take some 60 MB, and a second at its start.
 """
 
 import json
@@ -25,7 +25,7 @@ MEMORY_BYTES = 512 << 20
 FIRST_SECONDS = 10.0
 CONVERSATION_SECONDS = 0.005
 BYTE_SECONDS = 5e-6
-"""Ample: known templates take some 0.1 ms for a conversation of a kilobyte."""
+"""Seconds for each byte, which is ample: known templates take some 0.1 ms for a conversation of a kilobyte."""
 KEPT_SECONDS = 60.0
 SETTING = "data.messages_column"
 WHOSE = f"{SETTING}: the model's chat template"
@@ -34,11 +34,12 @@ MAX_LAST_LINE_BYTES = 300
 
 
 class TemplateProcess:
-    """Renders conversations by one template, in a child that the first of them starts. `close` ends the child, as the end of
-    this object does, of the process, or of the thread that started it."""
+    """Renders conversations by one template, in a child that the first conversation starts. The child ends with `close`, with
+    this object, with the process, or with the thread that started it."""
 
     def __init__(self, template: str, *, has_marks: bool, special_tokens: Mapping[str, Any], setting: str = SETTING) -> None:
-        """`has_marks`: whether the template has `{% generation %}` marks. `setting`: named in errors."""
+        """`has_marks`: whether the template has `{% generation %}` marks. `setting`: the name that errors give to the
+        template."""
         self._whose = f"{setting}: the model's chat template"
         self._setup = Setup(
             template=template,
@@ -54,10 +55,10 @@ class TemplateProcess:
         self._end: Callable[[], object] | None = None
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> tuple[str, list[tuple[int, int]]]:
-        """The text of a conversation, and the places between generation marks, in order.
+        """Return the text of a conversation, and the places between generation marks, in order.
 
-        Raises ConfigError where the template refuses it or takes more than the limits, DeviceError where the child is
-        killed, and AdlocoError where it fails otherwise.
+        Raises ConfigError where the template refuses it or exceeds the limits, DeviceError where the child is killed, and
+        AdlocoError where it fails otherwise.
         """
         answer = self._ask(self._child or self._start(), messages)
         if "text" in answer:
@@ -76,7 +77,7 @@ class TemplateProcess:
     def _start(self) -> "subprocess.Popen[bytes]":
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # `_end` closes it
         self._child = subprocess.Popen(
-            # -P: no file of the current directory, or beside the child's own, takes the place of a module
+            # with -P no file of the current directory, or beside the child's own, takes the place of a module
             [sys.executable, "-P", template_child.__file__, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,7 +90,7 @@ class TemplateProcess:
 
     def _ask(self, child: "subprocess.Popen[bytes]", value: object) -> dict[str, Any]:
         assert child.stdin is not None and child.stdout is not None
-        with suppress(BrokenPipeError):  # its answer is missing then
+        with suppress(BrokenPipeError):  # its answer will be missing
             child.stdin.write(json.dumps(value, default=str).encode("ascii") + b"\n")
             child.stdin.flush()
         line = child.stdout.readline()
@@ -112,7 +113,7 @@ def _more_time_than() -> str:
 
 
 def _last_line(errors: IO[bytes]) -> str:
-    """Of what a process that has ended wrote on its standard error."""
+    """Return the last line that an ended process wrote on its standard error."""
     errors.seek(max(0, errors.seek(0, os.SEEK_END) - MAX_LAST_LINE_BYTES))
     lines = errors.read().decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
@@ -122,7 +123,7 @@ def _end(child: "subprocess.Popen[bytes]", errors: IO[bytes]) -> None:
     child.kill()
     for pipe in (child.stdin, child.stdout):
         assert pipe is not None
-        with suppress(BrokenPipeError):  # what it never read
+        with suppress(BrokenPipeError):  # unread input
             pipe.close()
     child.wait()
     errors.close()

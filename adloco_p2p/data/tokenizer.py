@@ -1,4 +1,4 @@
-"""Text to token ids and back: bytes without any download, or a tokenizer that `transformers` loads."""
+"""Text to token ids and back: by bytes, without any download, or by a tokenizer that `transformers` loads."""
 
 import hashlib
 import tempfile
@@ -17,13 +17,13 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.errors import ConfigError
 
 TokenIds = npt.NDArray[np.integer[Any]]
-"""Token ids of one document: [n], any integer type that holds the vocabulary."""
+"""The token ids of one document: [n], any integer type that holds the vocabulary."""
 
 MAX_RENAMED = 0.01
-"""Share of the ids that may stand for other tokens than in the model's own tokenizer: reserved ones that were given a name."""
+"""The share of ids that may stand for other tokens than in the model's own tokenizer, such as reserved ones that got a name."""
 NOT_CACHED = "it is not in this machine's cache of the hub, and the hub is out of reach (--offline, or no network)"
 END_OF_DOCUMENT = "<|endoftext|>"
-"""How the byte tokenizer's only special token is written."""
+"""The spelling of the byte tokenizer's only special token."""
 
 
 class Tokenizer(Protocol):
@@ -35,21 +35,21 @@ class Tokenizer(Protocol):
         """The id that follows every document and fills padding."""
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Token ids of each text, without special tokens."""
+        """Return the token ids of each text, without special tokens."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens give nothing, bytes that are not UTF-8 a replacement character."""
+        """Return the text of ids; special tokens give nothing, and bytes that are not UTF-8 a replacement character."""
 
     def save(self, directory: Path) -> None:
         """Write files from which `transformers.AutoTokenizer` makes a tokenizer with the same ids."""
 
     def fingerprint(self) -> str:
-        """Changes whenever the ids of a text could; names cached rows."""
+        """Return a text that names cached rows: it changes whenever the ids of a text could."""
 
 
 def open_tokenizer(config: TokenizerConfig) -> Tokenizer:
-    """The tokenizer that a run names. Raises ConfigError where it cannot be loaded, or where the run states another digest.
-    Never executes remote code."""
+    """Return the tokenizer that a run names, without ever executing remote code. Raises ConfigError where it cannot be loaded,
+    or where the run states another digest."""
     if config.source == "bytes":
         return ByteTokenizer()
     tokenizer = PretrainedTokenizer(config)
@@ -63,13 +63,13 @@ def open_tokenizer(config: TokenizerConfig) -> Tokenizer:
 
 
 def tokenizer_digest(config: TokenizerConfig) -> str:
-    """Of the tokenizer that a run names; empty for bytes. Raises ConfigError."""
+    """Return the digest of the tokenizer that a run names; empty for bytes. Raises ConfigError."""
     return PretrainedTokenizer(config).digest() if config.source != "bytes" else ""
 
 
 def check_vocabulary(run: RunConfig, tokenizer: Tokenizer) -> None:
-    """Raise ConfigError where the run's tokenizer is not the one of its pretrained model and means other tokens by the same
-    ids. A model that comes without a tokenizer can be checked only by the size of its vocabulary, which `build_model` does."""
+    """Raise ConfigError where the run's tokenizer is not the one of its pretrained model and gives other meanings to the same
+    ids. For a model without a tokenizer only the size of the vocabulary can be checked, which `build_model` does."""
     pretrained = run.model.pretrained
     if pretrained is None or run.tokenizer.source == pretrained or not isinstance(tokenizer, PretrainedTokenizer):
         return
@@ -89,24 +89,24 @@ def check_vocabulary(run: RunConfig, tokenizer: Tokenizer) -> None:
 
 
 class ByteTokenizer:
-    """Ids 0 to 255 are the bytes of UTF-8; 256 ends a document and is also begin, end and padding.
+    """A tokenizer of bytes: ids 0 to 255 are the bytes of UTF-8; 256 ends a document and is also begin, end and padding.
 
-    The vocabulary is 257, not rounded up: rounding pays on GPUs with large vocabularies, here it would only add ids that
-    never occur, to the model and to the exported tokenizer.
+    The vocabulary is 257, not rounded up. Rounding pays on GPUs with large vocabularies; here it would only add ids that never
+    occur, to the model and to the exported tokenizer.
     """
 
     vocab_size = 257
     end_of_document = 256
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
-        """uint8 arrays. A lone surrogate, which no valid text has, becomes a question mark."""
+        """Return uint8 arrays. A lone surrogate, which no valid text has, becomes a question mark."""
         return [np.frombuffer(text.encode(errors="replace"), dtype=np.uint8) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(i for i in ids if i < 256).decode(errors="replace")
 
     def save(self, directory: Path) -> None:
-        # transformers takes seconds to import; the embedded default trains without it being loaded here
+        # transformers takes seconds to import, and the embedded default trains without it
         from tokenizers import AddedToken, decoders, models, pre_tokenizers
         from tokenizers import Tokenizer as TokenizerPipeline
         from transformers import PreTrainedTokenizerFast
@@ -128,8 +128,8 @@ class ByteTokenizer:
 
 
 def _byte_symbols() -> list[str]:
-    """The printable character by which byte-level tokenizers write each byte, as GPT-2 defined it: a printable byte stands
-    for itself, the n-th of the others is chr(256 + n)."""
+    """Return the printable characters by which byte-level tokenizers write the bytes, as GPT-2 defined them: a printable byte
+    stands for itself, the n-th of the others is chr(256 + n)."""
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (chr(256 + n) for n in range(256))
     return [chr(byte) if byte in printable else next(others) for byte in range(256)]
@@ -139,7 +139,7 @@ class PretrainedTokenizer:
     """A tokenizer from the hub or from a local directory."""
 
     def __init__(self, config: TokenizerConfig) -> None:
-        from transformers import AutoTokenizer  # seconds to import, and only some runs need it
+        from transformers import AutoTokenizer  # takes seconds to import, and only some runs need it
 
         revision = config.revision or "main"
         check_source("tokenizer.source", config.source, code="E208")
@@ -154,7 +154,7 @@ class PretrainedTokenizer:
                 )
         except ConfigError:
             raise
-        except Exception as error:  # files of others: anything may stand there
+        except Exception as error:  # other people's files, which may hold anything
             is_here = Path(config.source).is_dir()
             where = "" if is_here else f"no directory of that name is here; revision {revision!r} of the hub: "
             why = _first_line(error) if is_here or is_asked else NOT_CACHED
@@ -182,37 +182,37 @@ class PretrainedTokenizer:
         self.vocab_size: int = len(self._inner)
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
-        """int32 arrays. Raises ConfigError for a text on which the tokenizer fails."""
+        """Return int32 arrays. Raises ConfigError for a text on which the tokenizer fails."""
         with _panics_named(self._source):
             encoded = self._inner(
                 [text.encode(errors="replace").decode() for text in texts],  # a lone surrogate is in no vocabulary
                 add_special_tokens=False,
                 split_special_tokens=True,  # a text that merely spells a special token, as <|endoftext|>, must not become it
                 return_attention_mask=False,
-                verbose=False,  # documents are longer than the model's context on purpose: they are cut into rows afterwards
+                verbose=False,  # documents are longer than the model's context on purpose, and are cut into rows afterwards
             )
         return [np.asarray(document, dtype=np.int32) for document in encoded["input_ids"]]
 
     def encode_control(self, text: str) -> TokenIds:
-        """Of text that a chat template wrote, in which control tokens are meant: int32."""
+        """Return the ids, int32, of text that a chat template wrote, in which control tokens are meant."""
         with _panics_named(self._source):
             encoded = self._inner([text], add_special_tokens=False, return_attention_mask=False, verbose=False)
         return np.asarray(encoded["input_ids"][0], dtype=np.int32)
 
     @property
     def chat_template(self) -> str | None:
-        """How the model's authors write conversations; none for models that were not made for them."""
+        """How the model's authors write conversations; None for models that were not made for them."""
         template = self._inner.chat_template
         return template if isinstance(template, str) else None
 
     @property
     def special_tokens(self) -> dict[str, Any]:
-        """By the names that chat templates use, such as `eos_token`."""
+        """The special tokens by the names that chat templates use, such as `eos_token`."""
         return dict(self._inner.special_tokens_map)
 
     @property
     def control_tokens(self) -> list[str]:
-        """All that no text can spell; the longest first."""
+        """All tokens that no text can spell, the longest first."""
         added = self._inner.added_tokens_decoder.values()
         return sorted((token.content for token in added if token.special), key=len, reverse=True)
 
@@ -221,11 +221,12 @@ class PretrainedTokenizer:
         return text
 
     def tokens(self) -> dict[int, str]:
-        """Every token by its id."""
+        """Return every token by its id."""
         return {token_id: token for token, token_id in self._inner.get_vocab().items()}
 
     def digest(self) -> str:
-        """Of all that decides the token ids of texts and conversations; other parts of the files do not count."""
+        """Return the digest of all that decides the token ids of texts and conversations; other parts of the files do not
+        count."""
         parts = [self._inner.backend_tokenizer.to_str(), self.chat_template or "", str(self.end_of_document)]
         return hashlib.sha256(canonical.encode(parts)).hexdigest()
 
@@ -243,8 +244,8 @@ class PretrainedTokenizer:
 
 @contextmanager
 def _panics_named(source: str) -> Iterator[None]:
-    """An error that Rust code did not foresee, such as of a pattern that takes too many steps on a text, is no Exception: as
-    it is it would end the thread that reads."""
+    """Turn a panic of the tokenizer into an error that names `source`: an error that its Rust code did not foresee, such as of
+    a pattern that takes too many steps on a text, is no Exception and would end the thread that reads."""
     try:
         yield
     except BaseException as error:

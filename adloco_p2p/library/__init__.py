@@ -1,1 +1,1 @@
-"""For programs of others: what `import adloco_p2p` offers. Names and meanings are in docs/library.md."""
+"""The interface for other programs, which `import adloco_p2p` offers. Names and meanings are in docs/library.md."""

@@ -1,6 +1,6 @@
-"""A run, read from the working directory of one of its peers: its settings, its ledger and its events, as objects.
+"""Reads a run from the working directory of one of its peers: its settings, its ledger and its events, as objects.
 
-The directory is only read, also while its peer works. Nothing here imports torch.
+The directory is never written to, so its peer may be at work. Nothing here imports torch.
 """
 
 import dataclasses
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRound:
-    """One instance in one round, all its hosts together."""
+    """The result of one instance in one round, over all its hosts."""
 
     round: int
     instance: InstanceId
     loss: float | None
-    """Training loss: mean over the samples that count, nats per predicted token."""
+    """Training loss: mean over the credited samples, nats per predicted token."""
     heldout_loss: float | None
     """Held-out loss after the round; None where it was not measured."""
     requested_batch: int
     effective_batch: int
-    """Global batch of an inner step, samples."""
+    """Global batch of an inner step, in samples."""
     samples: int
     contributors: tuple[PeerId, ...]
     """Peers whose pseudo-gradients are in the committed average."""
@@ -57,7 +57,7 @@ class PeerRound:
     loss: float | None
     heldout_loss: float | None
     samples: int
-    """Those that count: at most what the plan gave that peer."""
+    """The credited samples: at most what the plan gave that peer."""
     inner_steps: int
     batch_samples: int
     train_seconds: float
@@ -66,14 +66,14 @@ class PeerRound:
 class Run:
     """The run in the working directory of one peer.
 
-    With a ledger (every run on the network has one) `rounds`, `reports` and `contributors` are those of all peers, from
-    signed reports; the newest rounds, whose reports no plan holds yet, come from the events of this peer. Without one they are
-    those of this peer alone. Files are read when they are first needed, and once: make a new `Run` to see what is newer.
+    With a ledger, which every run on the network has, `rounds`, `reports` and `contributors` are those of all peers, from
+    signed reports. The newest rounds, whose reports no plan holds yet, come from this peer's events. Without a ledger they are
+    those of this peer alone. Files are read once, when they are first needed; a new `Run` sees what is newer.
     """
 
     def __init__(self, directory: str | Path) -> None:
-        """`directory`: a peer's, or that of a swarm on this machine, whose first peer is meant. Raises ConfigError (E204) where
-        no run lies there, StorageError where it cannot be read."""
+        """`directory`: a peer's, or that of a swarm on this machine, whose first peer is then read. Raises ConfigError (E204)
+        where no run lies there, StorageError where it cannot be read."""
         path = Path(directory)
         self.path = meant_workdir(path) or path
         found = read_run(self.path)
@@ -91,13 +91,13 @@ class Run:
 
     @cached_property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """The ledger after the first plan, in order: each with its plan, votes and signed reports. They are read, not checked:
-        `adloco-peer ledger verify` recomputes every decision. Raises StorageError."""
+        """The ledger after the first plan, in order, each entry with its plan, votes and signed reports. Entries are read, not
+        checked: `adloco-peer ledger verify` recomputes every decision. Raises StorageError."""
         return tuple(ledger_of(self.path, self.config))
 
     @property
     def plans(self) -> tuple[RoundPlan, ...]:
-        """The agreed plans, the first one included; without a ledger only that."""
+        """The agreed plans, beginning with the first one; without a ledger the first one only."""
         return (genesis_of(self.config), *(entry.plan for entry in self.entries))
 
     @cached_property
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def events(self) -> tuple[Log, ...]:
-        """The same without their times."""
+        """The events of this peer without their times."""
         return tuple(stamped.event for stamped in self.stamped_events)
 
     @cached_property
@@ -135,7 +135,7 @@ class Run:
 
     @cached_property
     def reports(self) -> tuple[PeerRound, ...]:
-        """The reports of the peers, by round; empty without a ledger. Of the last two rounds the ledger holds no reports."""
+        """The reports of all peers, by round; empty without a ledger. The ledger holds no reports of the last two rounds."""
         return tuple(_peer_round(credit) for credit in self._ledger.credited)
 
     @cached_property
@@ -147,7 +147,7 @@ class Run:
 
     @property
     def losses(self) -> Mapping[InstanceId, Sequence[tuple[int, float | None, float | None]]]:
-        """By instance: (round, training loss, held-out loss), in order."""
+        """The training and held-out losses of each instance: (round, training loss, held-out loss), in order."""
         found: dict[InstanceId, list[tuple[int, float | None, float | None]]] = {}
         for row in self.rounds:
             found.setdefault(row.instance, []).append((row.round, row.loss, row.heldout_loss))
@@ -176,8 +176,8 @@ def _peer_round(credit: CreditedSamples) -> PeerRound:
 
 
 def frame(rows: Iterable[Any]) -> "pandas.DataFrame":
-    """Rows of one kind (`Run.rounds`, `Run.reports`, `Run.contributors`, `Run.events` of one class) as a data frame: a column
-    per field. Needs pandas (the extra `frames`)."""
+    """Return rows of one kind (`Run.rounds`, `Run.reports`, `Run.contributors`, `Run.events` of one class) as a data frame with
+    a column per field. Needs pandas (the extra `frames`)."""
     import pandas
 
     taken = [{item.name: getattr(row, item.name) for item in dataclasses.fields(row)} for row in rows]

@@ -1,7 +1,6 @@
-"""A peer inside a program of the user's: the program trains, the node does everything else.
+"""A peer inside a user's own program: the program trains, the node does everything else.
 
-The node runs in a thread of its own with its own event loop; the program's thread meets it in `Swarm.step`
-(training/own_loop.py).
+The node runs in a thread with its own event loop; the program's thread meets it in `Swarm.step` (training/own_loop.py).
 """
 
 import asyncio
@@ -41,17 +40,17 @@ from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
 from adloco_p2p.training.own_loop import Evaluate, OwnLoop, layout_digest
 
 logger = logging.getLogger("adloco_p2p")
-"""Text that the command prints for its user goes here, at level INFO; the join link too."""
+"""Gets the text that the command would print for its user, at level INFO, the join link included."""
 
 LEAVE_SECONDS = 30.0
-"""A node that was asked to leave at once has left by then; else its tasks are cancelled."""
+"""How long a node may take that was asked to leave at once; then its tasks are cancelled."""
 Named = tuple[str, torch.nn.Parameter]
 Settings = Mapping[str, Any]
 
 
 def peer_id(workdir: str | Path) -> str:
-    """The name of the peer that works in this directory; its key is made there if there is none. A run's `founders` are such
-    names. Raises StorageError."""
+    """Return the id of the peer that works in this directory, and make its key where there is none. A run's `founders` are such
+    ids. Raises StorageError."""
     workdir = Path(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     return Identity.load_or_create(workdir / "identity.key").peer_id
@@ -62,8 +61,8 @@ class Swarm:
 
     `with Swarm(...) as swarm` returns once the first round begins here, with the run's parameters in the program's. Call `step`
     after each step of the program's optimizer. After H of them (`work.inner_steps`, or as many as the plan gives this peer) it
-    averages with the others, applies the outer step, and returns at the start of the next round; `parameters` then hold that
-    round's start. Nothing else in `step` waits for the network. Errors of the node are raised here, as AdlocoError with a code.
+    averages with the others, applies the outer step, and returns at the start of the next round, for which it sets
+    `parameters`. Nothing else in `step` waits for the network. Errors of the node are raised here, as AdlocoError with a code.
     """
 
     def __init__(
@@ -78,8 +77,9 @@ class Swarm:
     ) -> None:
         """`target`: a join link, or the run to start: a configuration file, or its settings (dotted keys; mode diloco if not
         set). `workdir`: this peer's directory; the same call with it again resumes. `parameters`: all that are trained, fp32,
-        in one order and shape on all peers. `name`: of the model, the same on all peers. `evaluate`: the held-out loss of the
-        model as it is, called in this thread between rounds. `peer`: settings of the machine. Nothing begins before `with`.
+        in the same order and shapes on all peers. `name`: the model's name, the same on all peers. `evaluate`: returns the
+        held-out loss of the model as it is; called in this thread between rounds. `peer`: settings of the machine. Nothing
+        begins before `with`.
 
         Raises ConfigError for settings and parameters that cannot be used.
         """
@@ -136,11 +136,11 @@ class Swarm:
         return self
 
     def step(self, *, samples: int, loss: torch.Tensor | float, tokens: int | None = None) -> bool:
-        """Count a step that the program's optimizer has done. Blocks at the end of a round only. False once the run is
-        complete, or this peer was asked to stop: leave the loop then.
+        """Count a step that the program's optimizer has done. Blocks only at the end of a round. Returns False once the run is
+        complete, or this peer was asked to stop: then leave the loop.
 
-        `samples`: of this step's batch; they are the weight in the average. `loss`: its mean loss. `tokens`: for the views.
-        Raises ConfigError for invalid arguments, and the error that ended the node.
+        `samples`: samples in this step's batch, which are its weight in the average. `loss`: the batch's mean loss. `tokens`:
+        tokens, for the views only. Raises ConfigError for invalid arguments, and the error that ended the node.
         """
         if not isinstance(samples, numbers.Integral) or samples < 1:
             raise ConfigError(
@@ -154,13 +154,14 @@ class Swarm:
         return engine.step(samples=int(samples), tokens=samples if tokens is None else tokens, loss=loss)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave: the steps of an unfinished round count where the others average it within `grace_seconds` of the machine's
-        settings; after an exception nothing is averaged. The last boundary is saved. Raises the error that ended the node."""
+        """Leave the run and save the last boundary. The steps of an unfinished round count if the others average them within
+        `grace_seconds` of the machine's settings; after an exception nothing is averaged. Raises the error that ended the
+        node."""
         try:
             if kind is None and not self._ended.is_set() and self._running.finish_early():
                 self._command("drain", "the program is done")
                 if self._running.wait(timeout_seconds=self._machine.grace_seconds):
-                    self._leave("the program is done")  # a round begins that it will not do
+                    self._leave("the program is done")  # a round may begin that the program will not do
         except TimeoutError:
             self._leave("the program is done, and the others are not")
         finally:
@@ -178,19 +179,19 @@ class Swarm:
 
     @property
     def round(self) -> int | None:
-        """The round that the next step belongs to, from 0; None once the run has none left."""
+        """The round of the next step, from 0; None once the run has none left."""
         return self._running.round
 
     @property
     def inner_steps(self) -> int:
-        """Steps that the plan gives this peer in this round; 0 once there is none."""
+        """The steps that the plan gives this peer in this round; 0 once there is no round."""
         share = self._running.share
         return share.inner_steps if share is not None else 0
 
     @property
     def batch_samples(self) -> int:
-        """Samples per step that the plan gives this peer in this round; 0 once there is none. A program that keeps to it takes
-        part in batch tests and shares of speed; samples beyond the plan's are not credited."""
+        """The samples per step that the plan gives this peer in this round; 0 once there is no round. A program that keeps to
+        this number takes part in batch tests and in sharing by speed; samples beyond the plan's are not credited."""
         share = self._running.share
         return share.effective_batch if share is not None else 0
 
@@ -226,7 +227,8 @@ class Swarm:
         return join_run(self._embedding(workdir), JoinTarget(initial_peers=(link,), run=None))
 
     def _identified(self, workdir: Workdir) -> RunConfig:
-        """The run to start. A directory that holds it keeps its first parameters: a program that is restarted draws others."""
+        """Return the run to start. A directory that holds it keeps its first parameters, because a restarted program draws
+        others."""
         if isinstance(self._target, Mapping):
             names = {"mode": "diloco", "model.program": self._name, "model.layout": self._layout}
             loaded = load_run_settings({**names, **self._target})
@@ -281,7 +283,7 @@ class Swarm:
         return await work
 
     def _build(self, run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: Workdir) -> Built:
-        """Raises ConfigError where the run's model is not the program's."""
+        """Build the engine. Raises ConfigError where the run's model is not the program's."""
         del peer_config
         self._check_model(run, me, is_fresh=not any(workdir.checkpoints_path.glob("round-*")))
         engine = OwnLoop(run, me, self._parameters, evaluate=self._evaluate)
@@ -317,7 +319,7 @@ class Swarm:
             )
 
     def _steer(self, node: Node, peer_config: PeerConfig) -> None:
-        """The program has its own signals."""
+        """Install no signal handlers: the program has its own."""
         del peer_config
         self._node = node
 
@@ -331,7 +333,7 @@ class Swarm:
         self._node.command(command, reason=reason)
 
     def _leave(self, reason: str) -> None:
-        """Return once the node has ended."""
+        """Ask the node to leave, and return once it has ended."""
         assert self._thread is not None
         if not self._ended.is_set():
             self._command("leave", reason)
@@ -342,7 +344,7 @@ class Swarm:
         self._thread.join()
 
     def _cancel(self) -> None:
-        """End the node whatever it does, and return once it has ended."""
+        """End the node in any state, and return once it has ended."""
         assert self._thread is not None
         if self._task is not None:
             loop, task = self._task
@@ -352,7 +354,8 @@ class Swarm:
 
 
 def _warn_about_inner(loaded: Loaded[RunConfig]) -> None:
-    """Nothing reads them. They are not refused: without them a run that was begun with them would be another one."""
+    """Warn about settings of the inner loop, which nothing reads. They are not refused, since they are part of the digest of a
+    run that was begun with them."""
     unwritten = ("default", "preset ", "averaging.preset ")
     written = [key for key, origin in loaded.origins.items() if key.startswith("inner.") and not origin.startswith(unwritten)]
     if written:
@@ -364,7 +367,7 @@ def _warn_about_inner(loaded: Loaded[RunConfig]) -> None:
 
 
 def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torch.nn.Parameter]:
-    """The parameters in their order. Raises ConfigError where they cannot be averaged."""
+    """Return the parameters in their order. Raises ConfigError where they cannot be averaged."""
     if isinstance(given, torch.nn.Module | torch.Tensor | Mapping):
         raise ConfigError(f"parameters: a {type(given).__name__}; accepted: such as net.parameters()", code="E233")
     found = [item[1] if isinstance(item, tuple) else item for item in given]
@@ -393,16 +396,16 @@ def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torc
 
 
 class _NoView:
-    """The program decides what to show; `Run` reads the events."""
+    """Shows nothing, because the program decides what to show; `Run` reads the events."""
 
     def start(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def recall(self, events: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def update(self, stamped: Stamped) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Nothing."""
+        """Do nothing."""

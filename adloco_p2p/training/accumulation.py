@@ -9,18 +9,18 @@ from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.training.shell import ModelShell
 
 StepNoise = tuple[torch.Tensor, tuple[int, int]]
-"""`half_products` of an inner step, on the device, and the samples of its two groups."""
+"""The `half_products` of a measured inner step, on the device, and the number of samples in each of its two groups."""
 
 
 def accumulate_gradient(
     shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool
 ) -> tuple[torch.Tensor, StepNoise | None]:
-    """`shell.gradient` <- mean over the rows of each row's gradient, whatever the micro-batches.
+    """Set `shell.gradient` to the mean of the rows' gradients, whatever the size of the micro-batches.
 
-    A row's loss is the mean over its predicted tokens. Where the step is measured, the last micro-batch is one group and those
-    before it are the other; a single one is split in two. For the estimates of method section 4.1 any split is as good: with
-    Gaussian noise their variance does not depend on it. Returns the sum of the token losses (fp64, on the device). Called
-    again, it starts over.
+    The loss of a row is the mean over its predicted tokens. A measured step compares two groups: the last micro-batch, and
+    those before it; a single micro-batch is split in two. Any split serves the estimates of method section 4.1 equally well:
+    with Gaussian noise their variance does not depend on it. Returns the sum of the token losses (fp64, on the device) and, of
+    a measured step, its noise. A second call starts over.
     """
     rows = rows.to(shell.device)
     num_samples = rows.num_samples

@@ -1,9 +1,9 @@
 """Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685) on a frozen base, by `peft`.
 
 A linear layer W [out, in] becomes W + s B A with A [r, in] and B [out, r]; s = alpha / r, or alpha / sqrt(r) where
-rank-stabilised. B starts at zero, so a fresh adapter changes nothing. The frozen parameters, those of the base and with
-`freeze_a` also A, are outside of the flat vector (`numerics/layout.py`): they are not averaged, digested or saved, and every
-peer makes the same from the run's digests and seed.
+rank-stabilised. B starts at zero, so a fresh adapter changes nothing. The flat vector (`numerics/layout.py`) leaves out the
+frozen parameters, which are those of the base and, with `freeze_a`, also A: they are not averaged, digested or saved, and every
+peer makes the same ones from the run's digests and seed.
 """
 
 import warnings
@@ -23,7 +23,8 @@ ADAPTER = "default"
 
 
 def adapted(base: transformers.PreTrainedModel, lora: LoraConfig, *, seed: int) -> torch.nn.Module:
-    """The base, frozen, with fresh adapters in fp32, A drawn from `seed`. A `peft.PeftModel`, which is called like the base.
+    """Return the frozen base with fresh adapters in fp32, whose A is drawn from `seed`: a `peft.PeftModel`, which is called
+    like the base.
 
     Raises ConfigError where the base has no such layers, and DeviceError where `peft` is not installed.
     """
@@ -62,8 +63,8 @@ def adapted(base: transformers.PreTrainedModel, lora: LoraConfig, *, seed: int) 
 
 
 def check_targets(module: Any, lora: LoraConfig) -> None:
-    """Raise ConfigError where a name of `model.lora.targets` is that of no layer with an adapter, beside names that are: `peft`
-    passes over it, and less would be trained than was meant."""
+    """Raise ConfigError where a name of `model.lora.targets` matches no layer. `peft` ignores such a name as long as others
+    match, so less would be trained than the author of the run meant."""
     if lora.targets == ("all-linear",):
         return
     have = [f".{name}" for name in module.base_model.targeted_module_names]
@@ -82,8 +83,8 @@ def check_targets(module: Any, lora: LoraConfig) -> None:
 
 
 def _more_than_linear(base: torch.nn.Module) -> list[str]:
-    """Names of modules that inherit from a linear layer and compute something else, such as Llama 4's routers, which return two
-    tensors: `peft` takes them for linear layers."""
+    """Return the names of modules that inherit from a linear layer but compute something else, such as Llama 4's routers, which
+    return two tensors: `peft` would treat them as linear layers."""
     return [
         name
         for name, module in base.named_modules()
@@ -93,8 +94,8 @@ def _more_than_linear(base: torch.nn.Module) -> list[str]:
 
 @torch.no_grad()
 def draw_adapter_(module: torch.nn.Module, *, seed: int) -> None:
-    """Adapters of the module as they begin: A uniform in +-1/sqrt(in), which is `peft`'s choice, and B zero. Drawn on the CPU
-    from a generator of its own, layer after layer: the same on every device."""
+    """Initialise the adapters of the module in place: A uniform in +-1/sqrt(in), as `peft` chooses, and B zero. A generator of
+    its own draws them on the CPU, layer after layer, so they are the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     for a in _matrices_a(module):
         bound = a.shape[1] ** -0.5
@@ -109,15 +110,15 @@ def _matrices_a(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
 
 
 def leave_casts_to_autocast(module: torch.nn.Module) -> None:
-    """For forwards inside of autocast: adapters take their input in the type that it has. Otherwise `peft` copies it in the
-    type of their weights, fp32, autocast casts that back, and backward keeps the copy; the values are the same."""
+    """Let adapters take their input in its own type, for forwards inside of autocast. Otherwise `peft` copies the input to
+    fp32, the type of their weights, autocast casts it back, and backward keeps the copy; the values are the same."""
     for layer in module.modules():
         if hasattr(layer, "cast_input_dtype_enabled"):
             layer.cast_input_dtype_enabled = False  # type: ignore[assignment]
 
 
 def save_adapter(module: Any, model: ModelConfig, directory: Path) -> None:
-    """Write the adapter as `peft` loads it. The base is named by its hub id; a directory of this machine is not named."""
+    """Write the adapter in the files of `peft`. They name the base by its hub id, and never by a directory of this machine."""
     config = module.peft_config[ADAPTER]
     config.base_model_name_or_path = model.pretrained if is_hub_id(model.pretrained or "") else ""
     config.revision = model.revision
@@ -127,8 +128,8 @@ def save_adapter(module: Any, model: ModelConfig, directory: Path) -> None:
 
 
 def merged(module: Any) -> transformers.PreTrainedModel:
-    """The base with its adapters added to its weights: a plain model. Consumes the module; exact where the base is fp32. A head
-    with an adapter is tied to the embeddings no longer."""
+    """Return the base with the adapters' product added to its weights, as a plain model, and consume the module. The result is
+    exact where the base is fp32. A head with an adapter is no longer tied to the embeddings."""
     base = module.get_base_model()
     head, embeddings = base.get_output_embeddings(), base.get_input_embeddings()
     if hasattr(head, "base_layer") and head.base_layer.weight is embeddings.weight:

@@ -1,8 +1,8 @@
-"""Looking at another host's contribution: the losses of rows that it was given, and of rows that no host saw, with and without
-it.
+"""Looks at another host's contribution: losses with and without it, of rows that its host was given and of rows that no host
+saw.
 
-Done a few rows at a time, between other jobs of the device, which it leaves as they were: nothing is trained, no chance is
-drawn, and the shell is bound again to what it was bound to.
+A look takes a few rows at a time, between other jobs of the device, and leaves the device as it was: it trains nothing, draws
+no random number, and binds the shell again to the vector that it found there.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,16 +16,17 @@ from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.training.device_shell import Shell
 
 ROWS_AT_ONCE = 16
-"""At most: other jobs of the device wait so long."""
+"""The most rows of one forward pass: other jobs of the device wait that long."""
 Steps = Iterator[float | None]
-"""A forward pass each, which gives None, and the score at the end."""
+"""A look, step by step: each forward pass gives None, and the last step gives the score."""
 RowLosses = Callable[[torch.Tensor, Batch], torch.Tensor]
-"""Of parameters [P] on the CPU: see `row_losses`."""
+"""`row_losses` with its shell: parameters [P] on the CPU and rows -> the loss of each row."""
 
 
 @torch.no_grad()
 def row_losses(shell: Shell, parameters: torch.Tensor, rows: Batch) -> torch.Tensor:
-    """[rows], float64 on the CPU: the mean loss over the predicted tokens of each, in nats. `parameters`: [P] on any device."""
+    """Return the mean loss of each row over its predicted tokens, in nats: [rows], float64 on the CPU. `parameters`: [P] on any
+    device."""
     with shell.evaluating(parameters.to(shell.device, torch.float32)):
         losses = shell.token_losses(rows)
     predicted = (rows.labels[:, 1:] != IGNORED_LABEL).sum(dim=1).clamp(min=1)
@@ -42,9 +43,12 @@ def assessed(
     micro_batch: int,
     losses: RowLosses,
 ) -> Steps:
-    """The `assessment_score` of a contribution [P] to the outer step from parameters `before` [P], of any type, by rows that
-    the plan gave its host and rows that it gave to nobody. `others` [P]: the mean of the other contributions. Both are written
-    over."""
+    """Compute the `assessment_score` of a contribution [P], step by step.
+
+    `before`: the parameters [P], of any type, before the outer step. `given`: rows that the plan gave to the contribution's
+    host; `unseen`: rows that it gave to nobody. `others`: the mean of the other contributions [P]. Overwrites `contribution`
+    and `others`.
+    """
     sets = [(rows, start) for rows in (given, unseen) for start in range(0, rows.num_samples, micro_batch)]
     falls = list[Floats]()
     at_start = yield from _all_losses(before, sets, micro_batch, losses)

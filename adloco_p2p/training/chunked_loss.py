@@ -1,8 +1,8 @@
 """The loss of a large vocabulary, and its gradient, without ever holding all logits.
 
-Logits are the largest tensors of a step: 206 MB for a row of 1,024 tokens and 50,257 words, several times over. Here they exist
-for some tokens at a time, and once: their gradient, and with it those of the hidden states and the head, is computed while they
-are there, in the forward pass, since the weight of each token's loss is known by then (as in Liger Kernel, arXiv 2410.10989).
+Logits are the largest tensors of a step: 206 MB for a row of 1,024 tokens and 50,257 words, several times over. Here they are
+computed once, for some tokens at a time. The forward pass knows the weight of each token's loss, so it also computes the
+gradients of the logits, of the hidden states and of the head while these logits exist (as in Liger Kernel, arXiv 2410.10989).
 (`F.linear_cross_entropy` rounds in bfloat16 and is slow on CPUs.)
 """
 
@@ -16,25 +16,26 @@ import transformers
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
 LARGE_VOCABULARY = 8192
-"""From this size on logits are worth the trouble."""
+"""The smallest vocabulary whose loss is computed in chunks."""
 CHUNK_VALUES = 1 << 25
-"""Logits held at a time, at most: 128 MiB in fp32; twice as much again while their gradients are made."""
+"""The most logits held at a time on a CPU: 128 MiB in fp32, and twice as much again while their gradients are computed."""
 GPU_CHUNK_VALUES = 1 << 26
-"""The same on a GPU, which would wait for Python between smaller ones; twice as many where they are compiled, since then they
-are never made in fp32."""
+"""The most logits held at a time on a GPU, which would wait for Python between smaller chunks. Compiled code holds twice as
+many, since it never makes them in fp32."""
 FROZEN_CHUNK_VALUES = 1 << 21
-"""The same under a frozen head on a CPU: 8 MiB."""
+"""The most logits held at a time on a CPU under a frozen head: 8 MiB."""
 _TOLERANCE = 1e-4
-"""Between the model's own logits and those of the head alone, relative to the largest."""
+"""The allowed difference between the model's own logits and those of the head alone, relative to the largest logit."""
 _ALIGNED = 64
-"""Rows of a head on a GPU come in multiples of this: products of bfloat16 matrices of odd sizes take several times as long."""
+"""The rows of a head on a GPU are padded to a multiple of this: bfloat16 products with matrices of odd sizes take several times
+as long."""
 
 Weights = dict[str, torch.Tensor]
 """The head's parameters by their names."""
 
 
 class Head:
-    """The part of a model that makes logits of hidden states, as a function of its parameters."""
+    """The part of a model that computes logits from hidden states, as a function of its parameters."""
 
     def __init__(self, module: torch.nn.Module, config: Any) -> None:
         self.module = module
@@ -48,26 +49,26 @@ class Head:
 
     @property
     def chunk_values(self) -> int:
-        """Logits that exist at a time. Few where that costs nothing: each chunk gives a head that is trained a gradient as
-        large as the head."""
+        """The most logits that exist at a time. Few under a frozen head on a CPU, where small chunks cost nothing; each chunk
+        of a trained head makes a gradient as large as the head."""
         parameters = list(self.module.parameters())
         if parameters[0].device.type == "cuda":
             return GPU_CHUNK_VALUES * (1 + self._is_compiled)
         return CHUNK_VALUES if any(each.requires_grad for each in parameters) else FROZEN_CHUNK_VALUES
 
     def compile(self, *, backend: str = "inductor") -> None:
-        """From now on with the losses of a chunk, and their gradient, compiled."""
+        """Compile the losses of a chunk, and their gradient, from now on."""
         self._losses = torch.compile(self._token_losses, backend=backend)
         self._is_compiled = True
 
     @property
     def gradient_bytes(self) -> int:
-        """Of a chunk: of the parameters that are trained."""
+        """Bytes of a chunk's gradient of the head's trained parameters."""
         return sum(parameter.nbytes for parameter in self.module.parameters() if parameter.requires_grad)
 
     @contextmanager
     def holding_weights(self, dtype: torch.dtype) -> Iterator[None]:
-        """Inside, `weights` are those of now, in this type, made once."""
+        """Make `weights` once, from the parameters as they are now, in this type; inside the context it returns these."""
         device = next(self.module.parameters()).device.type
         with torch.autocast(device, dtype=dtype):
             self._held = self.weights()
@@ -77,7 +78,8 @@ class Head:
             self._held = None
 
     def weights(self) -> Weights:
-        """Leaves of their own, in the type of the products and, on a GPU, padded, once for all chunks."""
+        """Return detached copies of the parameters for all chunks of a loss: in the type of the products, and padded on a
+        GPU."""
         if self._held is not None:
             return self._held
         own = {}
@@ -91,7 +93,7 @@ class Head:
         return own
 
     def logits(self, hidden: torch.Tensor, weights: Weights) -> torch.Tensor:
-        """Of hidden states [k, D]: [k, V]."""
+        """Return the logits [k, V] of hidden states [k, D]."""
         logits: torch.Tensor = torch.func.functional_call(self.module, weights, (hidden,))[..., : self.vocab_size]
         if self._divisor is not None:
             logits = logits / self._divisor
@@ -102,7 +104,8 @@ class Head:
         return logits
 
     def losses(self, hidden: torch.Tensor, targets: torch.Tensor, weights: Weights) -> torch.Tensor:
-        """Nats of targets [k] under the logits of hidden states [k, D]; zero where a target is IGNORED_LABEL."""
+        """Return the losses, in nats, of targets [k] under the logits of hidden states [k, D]; zero where a target is
+        IGNORED_LABEL."""
         return self._losses(hidden, targets, weights)
 
     def _token_losses(self, hidden: torch.Tensor, targets: torch.Tensor, weights: Weights) -> torch.Tensor:
@@ -111,8 +114,8 @@ class Head:
 
 
 def head_of(module: transformers.PreTrainedModel) -> Head | None:
-    """The model's head, to be called with some of the hidden states. None where the vocabulary is small, where the model has no
-    separate part below its head, or where its own logits differ from the head's."""
+    """Return the model's head, to be called with some of the hidden states. None where the vocabulary is small, where the model
+    has no separate part below its head, or where its own logits differ from the head's."""
     embeddings = module.get_output_embeddings()
     config = module.config.get_text_config()
     if embeddings is None or config.vocab_size < LARGE_VOCABULARY or body_of(module) is None:
@@ -123,7 +126,7 @@ def head_of(module: transformers.PreTrainedModel) -> Head | None:
     with torch.no_grad():
         ids = torch.arange(4, device=embeddings.weight.device).unsqueeze(0)
         whole = module(input_ids=ids, use_cache=False).logits.float()
-        # with the parameters as they are: padded rows may go through another kernel of a GPU, which rounds otherwise
+        # The parameters are used as they are: padded rows may go through another kernel of a GPU, which rounds otherwise.
         own = dict(embeddings.named_parameters())
         parts = head.logits(hidden_states(module, Batch(input_ids=ids, labels=ids)), own).float()
     module.train(was_training)
@@ -132,14 +135,14 @@ def head_of(module: transformers.PreTrainedModel) -> Head | None:
 
 
 def body_of(module: transformers.PreTrainedModel) -> Any:
-    """The model below its head; none where its class does not name that part (Llama 4 without its vision part)."""
+    """Return the model below its head; None where its class does not name that part (Llama 4 without its vision part)."""
     plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
     return None if plain.base_model is plain else plain.base_model
 
 
 def hidden_states(module: transformers.PreTrainedModel, rows: Batch, **places: torch.Tensor) -> torch.Tensor:
-    """The input of the head: [n, L, D]. `places`: `document_places`."""
-    # positions that restart, and no attention mask: transformers then keeps attention inside of each document
+    """Return the input of the head: [n, L, D]. `places`: see `document_places`."""
+    # With positions that restart and without an attention mask, transformers keeps attention inside of each document.
     output = body_of(module)(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False, **places)
     hidden: torch.Tensor = output.last_hidden_state
     return hidden
@@ -148,8 +151,11 @@ def hidden_states(module: transformers.PreTrainedModel, rows: Batch, **places: t
 def chunked_cross_entropy(
     hidden: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, head: Head
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of targets [k] under the logits of hidden states [k, D]: the sum of the losses, each times its weight [k], to be
-    differentiated, and the losses [k], in nats; zero where a target is IGNORED_LABEL."""
+    """Return the weighted sum of the losses, to be differentiated, and the losses [k].
+
+    `hidden`: [k, D]; `targets`: [k]; `weights`: [k], one per token. Losses are in nats, and zero where a target is
+    IGNORED_LABEL.
+    """
     parameters = [parameter for parameter in head.module.parameters() if parameter.requires_grad]
     total, losses = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden, targets, weights, head, torch.is_grad_enabled(), *parameters
@@ -195,18 +201,19 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         scale, _ = outputs
-        # in place, so that torch refuses a second time
+        # In place, so that torch refuses a second backward.
         of_hidden, *of_parameters = (gradient.mul_(scale) for gradient in ctx.saved_tensors)
         return of_hidden, None, None, None, None, *of_parameters
 
 
 def tokens_at_once(head: Head) -> int:
-    """Of a chunk: a power of two, as the numbers of tokens of most rows are multiples of, so that all chunks are alike."""
+    """Return the size of a chunk: a power of two, which divides the number of tokens of most rows, so that all chunks are
+    alike."""
     return 1 << max(0, (head.chunk_values // head.vocab_size).bit_length() - 1)
 
 
 @contextmanager
 def _own_tensors() -> Iterator[None]:
-    """Without hooks of others for what autograd saves: it is needed at once."""
+    """Save tensors for backward without the hooks of others: this backward follows at once."""
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
         yield

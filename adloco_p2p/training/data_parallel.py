@@ -15,15 +15,15 @@ from adloco_p2p.training.accumulation import StepNoise, accumulate_gradient
 from adloco_p2p.training.shell import ModelShell
 
 _PIECE = 1 << 22
-"""Values of a gradient that come to the first device at a time: bounds what it needs for them."""
+"""Values of a gradient that come to the first device at a time, which bounds the memory that it needs for them."""
 
 
 class Team:
-    """The shells of the devices that train one instance for a round, the first one bound to its local parameters. Used in a
-    `with`. With one device it is `accumulate_gradient`."""
+    """The shells of the devices that train one instance for a round, used in a `with`. The first one is bound to the local
+    parameters. With one device the team is no more than `accumulate_gradient`."""
 
     def __init__(self, shells: Sequence[ModelShell], local: torch.Tensor) -> None:
-        """`local` [P] lies on the first device; the others compute with copies."""
+        """`local` [P] lies on the first device; the others compute with copies of it."""
         self._first, *self._others = shells
         self._local = local
         self._copies: list[torch.Tensor] = []
@@ -35,20 +35,20 @@ class Team:
 
     @property
     def device(self) -> torch.device:
-        """Of the rows and the sums."""
+        """The device of the rows and the sums."""
         return self._first.device
 
     @property
     def gradient(self) -> torch.Tensor:
-        """What `accumulate` and `clip` leave [P]."""
+        """The gradient [P] that `accumulate` and `clip` leave."""
         return self._first.gradient
 
     def clip(self, max_norm: float) -> None:
-        """Shorten the gradient, if its norm is larger."""
+        """Scale the gradient down to this norm, if its norm is larger."""
         torch.nn.utils.clip_grad_norm_(self._first.parameters, max_norm)
 
     def finish(self) -> None:
-        """After the last step: the local parameters are where they were all the time."""
+        """Do nothing after the last step: the local parameters never left their vector."""
 
     def __enter__(self) -> Self:
         self._first.bind(self._local)
@@ -71,10 +71,11 @@ class Team:
             shell.free_cache()
 
     def accumulate(self, rows: Batch, *, micro_batch: int, is_measured: bool) -> tuple[torch.Tensor, StepNoise | None]:
-        """As `accumulate_gradient` does on the first device, whose gradient gets the sum, in the order of the devices: the last
-        one's part is one group of a measured step, all others are the other.
+        """Set the first device's gradient as `accumulate_gradient` does, summed in the order of the devices. In a measured step
+        the part of the last device is one group, and all others are the other.
 
-        `micro_batch` is of each device. Raises torch.OutOfMemoryError where one of them is short; called again, it starts over.
+        `micro_batch` counts per device. Raises torch.OutOfMemoryError where one of them is short of memory; a second call
+        starts over.
         """
         parts = _parts(rows.num_samples, self.num_devices)
         if len(parts) == 1:
@@ -89,12 +90,12 @@ class Team:
                 losses.append(loss_sum().to(self._first.device))
             except torch.OutOfMemoryError as error:
                 failures.append(error)
-        if failures:  # now that no device is at work any more
+        if failures:  # only now: no device is at work any more
             raise failures[0]
         return torch.stack(losses).sum(), self._reduce(parts, is_measured=is_measured)
 
     def _reduce(self, parts: Sequence[tuple[int, int]], *, is_measured: bool) -> StepNoise | None:
-        """The first shell's gradient <- the sum of all, each times its part of the rows."""
+        """Set the first shell's gradient to the sum of all gradients, each weighted by its part of the rows."""
         *_, (final_start, count) = parts
         shares = [(stop - start) / count for start, stop in parts]
         *helpers, last = self._others[: len(parts) - 1]
@@ -113,12 +114,13 @@ class Team:
 
 
 def _gradient(shell: ModelShell, rows: Batch, micro_batch: int) -> torch.Tensor:
-    """Into the shell's; returns the sum of the token losses."""
+    """Accumulate the gradient in the shell and return the sum of the token losses."""
     loss_sum, _ = accumulate_gradient(shell, rows, micro_batch=micro_batch, is_measured=False)
     return loss_sum
 
 
 def _parts(num_samples: int, num_devices: int) -> list[tuple[int, int]]:
-    """Rows of each device, the first ones get one more; devices without a row are left out."""
+    """Return the first and last row of each device: the first devices get one row more, and devices without a row are left
+    out."""
     bounds = [-(-num_samples * index // num_devices) for index in range(num_devices + 1)]
     return [(start, stop) for start, stop in itertools.pairwise(bounds) if stop > start]

@@ -16,12 +16,12 @@ from adloco_p2p.errors import ConfigError, DeviceError, brief
 Result = TypeVar("Result")
 
 _ROUNDED_MB = 16
-"""Pinned blocks up to this size, those of rows, are rounded up, so that others use them again."""
+"""The size in MB up to which pinned blocks, those of rows, are rounded up, so that later rows can use them again."""
 
 
 def select_devices(peer_config: PeerConfig) -> dict[str, torch.device]:
-    """The devices that `device` names, by their names, the first one first; `auto`: all GPUs that torch can compute on, or else
-    the processor. Raises ConfigError for one that this machine lacks.
+    """Return the devices that the setting `device` names, by name and in order. `auto` means all GPUs that torch can compute
+    on, or else the processor. Raises ConfigError for a device that this machine lacks.
 
     Torch sees one processor: `cpu:0` and `cpu:1` are the same device, for which a peer keeps two of everything.
     """
@@ -41,7 +41,7 @@ def select_devices(peer_config: PeerConfig) -> dict[str, torch.device]:
 
 
 def select_device(peer_config: PeerConfig) -> torch.device:
-    """The first of `select_devices`."""
+    """Return the first of `select_devices`."""
     return next(iter(select_devices(peer_config).values()))
 
 
@@ -67,8 +67,8 @@ def _device(name: str) -> torch.device:
 
 
 def gpu_problem() -> str:
-    """What keeps torch from GPUs of NVIDIA or AMD, in a phrase: no driver, an old one, a card that it was not built for. Empty
-    where it can use all that it sees."""
+    """Return what keeps torch from GPUs of NVIDIA or AMD, in a phrase: no driver, an old one, or a card that torch was not
+    built for. Empty where torch can use every GPU that it sees."""
     if torch.cuda.is_available():
         cards = []
         for index in range(torch.cuda.device_count()):
@@ -78,15 +78,15 @@ def gpu_problem() -> str:
         return f"torch {torch.__version__} was not built for {', '.join(cards)}" if cards else ""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
-    except (RuntimeError, AssertionError) as error:  # the latter from the CPU build
+    except (RuntimeError, AssertionError) as error:  # the CPU build of torch raises AssertionError
         return f"torch {torch.__version__} reports: {brief(error)}"
     return f"torch {torch.__version__} finds no GPU"
 
 
 def _has_kernels(index: int) -> bool:
-    """Whether this torch was built for the card: for its generation up to its own version, or with code that the driver
-    translates."""
-    if torch.version.hip is not None:  # its generations have names
+    """Return whether this torch was built for the card: for its generation up to the card's own version, or with code that the
+    driver translates."""
+    if torch.version.hip is not None:  # AMD's generations have names, not numbers
         return True
     capability = torch.cuda.get_device_capability(index)
     for built in torch.cuda.get_arch_list():  # such as sm_86, sm_90a, compute_120
@@ -99,7 +99,7 @@ def _has_kernels(index: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """A device and its memory; a processor's is that of the machine."""
+    """A device and its memory; that of a processor is the machine's."""
 
     name: str
     model: str
@@ -108,7 +108,7 @@ class DeviceMemory:
 
 
 def memory_of(devices: Mapping[str, torch.device]) -> tuple[DeviceMemory, ...]:
-    """Of `select_devices`."""
+    """Return the memory of each of `select_devices`."""
     return tuple(_memory(name, device) for name, device in devices.items())
 
 
@@ -130,7 +130,7 @@ def is_bfloat16(precision: str, device: torch.device) -> bool:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for bfloat16 arithmetic, which torch emulates elsewhere."""
+    """Return whether the device has instructions for bfloat16 arithmetic; torch emulates them on others."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0) or torch.version.hip is not None
     if device.type == "mps":
@@ -139,8 +139,8 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def emulated_setting(model: ModelConfig, devices: Iterable[torch.device]) -> str:
-    """The setting that prescribes bfloat16 arithmetic where a device emulates it, several times slower than its float32; empty
-    where none does. Of Apple's GPUs it is not known."""
+    """Return the setting that prescribes bfloat16 arithmetic where a device emulates it, several times slower than its float32;
+    empty where none does. Apple's GPUs do not count: whether they emulate it is not known."""
     if all(has_bfloat16(device) or device.type == "mps" for device in devices):
         return ""
     if model.precision == "bfloat16":
@@ -149,7 +149,8 @@ def emulated_setting(model: ModelConfig, devices: Iterable[torch.device]) -> str
 
 
 def configure_devices(peer_config: PeerConfig) -> dict[str, torch.device]:
-    """Set what torch keeps per process: threads, determinism, and the part of each GPU's memory that may be used."""
+    """Apply torch's settings for this process, which are threads, determinism and the usable part of each GPU's memory, and
+    return the devices by name."""
     devices = select_devices(peer_config)
     configure_computing(peer_config)
     for device in devices.values():
@@ -165,45 +166,46 @@ def configure_computing(peer_config: PeerConfig) -> None:
     if peer_config.num_threads is not None:
         torch.set_num_threads(peer_config.num_threads)
     if peer_config.deterministic:
-        # cuBLAS reads this when its first handle is made; without it torch refuses deterministic matrix products
+        # cuBLAS reads this variable when it makes its first handle; without it torch refuses deterministic matrix products.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(peer_config.deterministic)
 
 
 def _limit_memory(device: torch.device, fraction: float) -> None:
-    """To a part of the memory that other programs leave: drivers that move what does not fit to main memory, as in WSL, would
-    make training many times slower instead of reporting it; and libraries need some, which torch does not count."""
+    """Limit torch to a part of the memory that other programs leave. Where it runs out, some drivers, as in WSL, move data to
+    main memory instead of reporting an error, and training becomes many times slower; libraries also need memory that torch
+    does not count."""
     free, total = torch.cuda.mem_get_info(device)
     torch.cuda.set_per_process_memory_fraction(fraction * free / total, device)
 
 
 def _keep_pinned_sizes() -> None:
-    """Otherwise torch takes the next power of two of bytes for a pinned vector, up to twice as many as it needs. An allocator
-    that the environment configures is left as it is."""
+    """Round pinned vectors up less: torch would take the next power of two of bytes, up to twice the need. An allocator that
+    the environment configures is left as it is."""
     if {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         return
-    with contextlib.suppress(AttributeError, RuntimeError, ValueError):  # an older torch, which lacks the function or the key
+    with contextlib.suppress(AttributeError, RuntimeError, ValueError):  # an older torch lacks the function or the key
         torch._C._accelerator_setAllocatorSettings(f"pinned_max_round_threshold_mb:{_ROUNDED_MB}")
 
 
 def memory_bytes() -> int | None:
-    """Of this machine and its GPUs together; none where the system does not report it."""
+    """Return the memory of this machine and its GPUs together; None where the system does not report it."""
     try:
         own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return None
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver counts those that torch cannot use, too
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver also counts GPUs that torch cannot use
     return own + sum(torch.cuda.get_device_properties(index).total_memory for index in range(count))
 
 
 def with_room(work: Callable[[], Result], make_room: Callable[[], None], *, problem: str) -> Result:
-    """The result of `work`, which changes nothing where memory is short and is then called once more, with room. Raises
-    DeviceError with these words where that is not enough."""
+    """Return the result of `work`, which changes nothing where memory is short; it is then called once more, after `make_room`.
+    Raises DeviceError with the words of `problem` where that is not enough."""
     try:
         return work()
     except torch.OutOfMemoryError:
         pass
-    make_room()  # outside the handler, which would keep the failed attempt's tensors alive
+    make_room()  # outside the handler, which would keep the tensors of the failed attempt alive
     try:
         return work()
     except torch.OutOfMemoryError as error:

@@ -1,4 +1,4 @@
-"""A device that a peer trains on: its copy of the model, and the micro-batches that it holds."""
+"""A device that a peer trains on, with its copy of the model and its micro-batch limit."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from adloco_p2p.training.shell import ModelShell
 
 
 class Shell(Protocol):
-    """A model for all that is computed without training: a `ModelShell`, or one that is divided (`training/shards`)."""
+    """A model for everything that is computed without training: a `ModelShell`, or a divided model (`training/shards`)."""
 
     @property
     def device(self) -> torch.device: ...
@@ -37,14 +37,14 @@ class Shell(Protocol):
 
 
 class DeviceShell:
-    """Lent to one thread at a time."""
+    """A shell under the name of its device, lent to one thread at a time."""
 
     def __init__(self, name: str, shell: Shell) -> None:
-        """`name`: of the device, as settings and views have it."""
+        """`name`: the device's name in settings and views."""
         self.name = name
         self.shell = shell
         self.limit: MicroBatchLimit | None = None
-        """None before the device's memory was searched."""
+        """The micro-batch limit; None until the device's memory is searched."""
         self.lent = threading.RLock()
 
     @property
@@ -53,19 +53,19 @@ class DeviceShell:
 
 
 def model_of(device: DeviceShell) -> ModelShell:
-    """Of one that holds a model of its own, all of it."""
+    """Return the shell of a device that holds the whole model."""
     assert isinstance(device.shell, ModelShell)
     return device.shell
 
 
 @contextmanager
 def own_randomness(device: torch.device, seed: int | None = None) -> Iterator[None]:
-    """Random draws inside begin with the seed, if there is one, and leave the random state of the device as it was. A GPU has
-    a state of its own, which no thread of another device touches; the processor's is one for all threads."""
+    """Leave the random state of the device as it was, whatever is drawn inside; draws begin with the seed, if there is one. A
+    GPU has a state of its own, which no thread of another device touches; all threads share the processor's."""
     if device.type != "cuda":
         with torch.random.fork_rng(devices=[]):
             if seed is not None:
-                torch.default_generator.manual_seed(seed)  # not `torch.manual_seed`, which is for GPUs, too
+                torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would also seed GPUs
             if seed is not None and device.type == "mps":
                 torch.mps.manual_seed(seed)
             yield
@@ -80,7 +80,7 @@ def own_randomness(device: torch.device, seed: int | None = None) -> Iterator[No
 
 
 def draws_chance(shell: ModelShell, *, sequence_length: int, vocab_size: int) -> bool:
-    """Whether a forward of training draws random numbers, as dropout does."""
+    """Return whether a training forward draws random numbers, as dropout does."""
     shell.module.train()
     with own_randomness(shell.device), torch.no_grad():
         before = torch.get_rng_state()

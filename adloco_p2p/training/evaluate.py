@@ -1,4 +1,4 @@
-"""Held-out loss (method section 11)."""
+"""The held-out loss of a model (method section 11)."""
 
 import math
 
@@ -12,8 +12,8 @@ from adloco_p2p.training.device_shell import Shell
 
 @torch.no_grad()
 def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_batch: int) -> float:
-    """Mean over the PREDICTED tokens of all rows, in nats, of parameters [P] on any device; its exponential is the perplexity.
-    Infinite where it is not a number.
+    """Return the mean loss over the PREDICTED tokens of all rows, in nats, of parameters [P] on any device; its exponential is
+    the perplexity. Infinite where the mean is not finite.
 
     Raises DeviceError where one row does not fit.
     """
@@ -39,5 +39,5 @@ def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_b
 
 
 def perplexity(loss: float) -> float:
-    """Of a mean loss in nats per predicted token."""
+    """Return the perplexity of a mean loss in nats per predicted token."""
     return math.exp(loss)

@@ -1,8 +1,8 @@
-"""The experts of a mixture in bfloat16: torch's grouped products are not among what autocast casts.
+"""Bfloat16 products for the experts of a mixture, because autocast does not cast torch's grouped products.
 
-`transformers` hands them the weights as they are, so a mixture that is trained whole would be multiplied in float32. On CUDA
-torch has a grouped kernel for bfloat16 alone, and on some cards; everything else is a loop over the experts, which reads from
-the device how many tokens each has (`_grouped_mm_cuda` and `_grouped_mm_fallback` in ATen).
+`transformers` hands them the weights as they are, so a mixture that is trained whole would be multiplied in float32. On CUDA,
+torch has a grouped kernel for bfloat16 only, and only on some cards; otherwise it loops over the experts and reads from the
+device how many tokens each has (`_grouped_mm_cuda` and `_grouped_mm_fallback` in ATen).
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ import transformers
 from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_forward
 
 _CAST, _PLAIN = "autocast_grouped_mm", "grouped_mm"
-"""The names under which `transformers` finds the products below, and its own."""
+"""The names under which `transformers` finds the products below and its own."""
 _ALIGNED = 8
-"""Sizes of bfloat16 matrices that grouped products take are multiples of this."""
+"""Grouped products take bfloat16 matrices whose sizes are multiples of this."""
 
 
 class _Cast:
-    """A layer of experts, whose weights are in another type."""
+    """A layer of experts that shows its weights in another type."""
 
     def __init__(self, experts: Any, dtype: torch.dtype) -> None:
         self._experts, self._dtype = experts, dtype
@@ -29,14 +29,14 @@ class _Cast:
 
 
 def cast_experts(module: transformers.PreTrainedModel) -> None:
-    """From now on autocast counts for the module's experts, too, where they are grouped products."""
+    """Extend autocast to the module's experts, where they are grouped products."""
     if module.config._experts_implementation == _PLAIN:
         ExpertsInterface.register(_CAST, _forward)
         module.set_experts_implementation(_CAST)
 
 
 def _forward(experts: torch.nn.Module, hidden: torch.Tensor, *routing: torch.Tensor) -> torch.Tensor:
-    """Hidden states [T, D] -> [T, D], by experts [T, k] and their weights [T, k]."""
+    """Map hidden states [T, D] to [T, D]. `routing`: experts [T, k] and their weights [T, k]."""
     device = hidden.device.type
     used: Any = experts
     sizes = [size for weight in experts.parameters(recurse=False) if _is_stack(weight) for size in weight.shape[1:]]
@@ -47,5 +47,5 @@ def _forward(experts: torch.nn.Module, hidden: torch.Tensor, *routing: torch.Ten
 
 
 def _is_stack(value: object) -> bool:
-    """A matrix of each expert."""
+    """Return whether the value holds a matrix for each expert."""
     return isinstance(value, torch.nn.Parameter) and value.ndim == 3

@@ -8,8 +8,8 @@ from adloco_p2p.core.model.telemetry import Gpu
 
 
 def gpu_use(devices: Sequence[torch.device]) -> tuple[Gpu, ...]:
-    """Of each: memory in use by all programs, as the driver reports it; load, temperature and power where `nvidia-ml-py` (or
-    AMD's `amdsmi`) is installed beside torch. Nothing for a processor, or an Apple GPU."""
+    """Return the use of each GPU: memory in use by all programs, as the driver reports it, and load, temperature and power
+    where `nvidia-ml-py` (or AMD's `amdsmi`) is installed beside torch. A processor or an Apple GPU has no entry."""
     return tuple(_use(device) for device in devices if device.type == "cuda")
 
 
@@ -30,5 +30,5 @@ def _use(device: torch.device) -> Gpu:
 def _asked(ask: Callable[[torch.device], int], device: torch.device) -> float | None:
     try:
         return float(ask(device))
-    except Exception:  # no library, no permission, no sensor: each driver has its own error; training goes on without
+    except Exception:  # no library, no permission or no sensor: each driver has its own error; training goes on without
         return None

@@ -1,11 +1,13 @@
 """The instances that a peer hosts: their states, and what outer rounds, forks, merges and checkpoints do with them.
 
-Subclasses do the inner steps: `Hosting` those of a run's model on its data, `OwnLoop` those of a program of the user's.
-Between rounds an instance stands at a boundary: its local parameters are its outer parameters. Where outer updates are delayed
-the inner steps of a round may begin before the outer step of the last one (`RunInner.is_ahead`). Their pseudo-gradient counts
-from where they began, and the outer step, when it comes, leaves the local parameters to them. Where fragments of the vector are
-averaged in turn, only those of the round's fragment come to the boundary; the others go on, and are part of the snapshot. Where
-such rounds are streamed, local parameters go on all the while; when the outer step of a fragment comes, they are mixed with it.
+Subclasses do the inner steps: `Hosting` those of a run's model on its data, `OwnLoop` those of a user's own program. Between
+rounds an instance stands at a boundary, where its local parameters are its outer parameters. There are three exceptions:
+
+- Delayed outer updates: the inner steps of a round may begin before the outer step of the last one (`RunInner.is_ahead`). Their
+  pseudo-gradient counts from where they began, and that outer step leaves the local parameters alone.
+- Fragments averaged in turn: only the fragment of the round comes to the boundary. The local parameters of the others go on and
+  are part of the snapshot.
+- Streamed fragments: all local parameters go on, and are mixed with the outer parameters of a fragment after its outer step.
 """
 
 from abc import ABC, abstractmethod
@@ -35,73 +37,77 @@ STATE_DTYPES = {
     "mixed": (torch.float32, torch.bfloat16),
     "bfloat16": (torch.bfloat16, torch.bfloat16),
 }
-"""`outer.state` -> types of outer parameters and of outer momentum."""
+"""The types of the outer parameters and the outer momentum, by the setting `outer.state`."""
 
 
 class HostedInstances(ABC):
-    """A peer's instances. All vectors that go in or out are on the CPU, of size P; of a round's pseudo-gradient and its
-    average, of the size R of the round's fragment, which is P unless the run has fragments. They are fp32; outer momentum,
-    or outer parameters too, are bf16 where the run keeps them so (`outer.state`)."""
+    """A peer's instances.
+
+    All vectors that go in or out are on the CPU and have size P. The pseudo-gradient of a round and its average have the size R
+    of the round's fragment, which is P unless the run has fragments. All are fp32, except that outer momentum, or outer
+    parameters too, are bf16 where the run keeps them so (`outer.state`).
+    """
 
     def __init__(self, run: RunConfig, me: PeerId, devices: Mapping[str, torch.device]) -> None:
-        """`devices`: of the local parameters, by their names."""
+        """`devices`: the devices of the local parameters, by name."""
         self._run = run
         self._me = me
         self._devices = tuple(devices.values())
         self._device_names = tuple(devices)
         self._placed: dict[InstanceId, tuple[int, ...]] = {}
-        """The devices that train an instance, the one that holds it first; the first of all where none are named."""
+        """The devices that train an instance, beginning with the one that holds it; the first device of all where none are
+        named."""
         self._instances: dict[InstanceId, Instance] = {}
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
         self._residual: dict[InstanceId, torch.Tensor] = {}
-        """The loss of earlier pseudo-gradients on their way into an average (error feedback), [P]; checkpointed, dropped with
-        the instance. Values, as outer parameters are."""
+        """What earlier pseudo-gradients lost on their way into an average (error feedback), [P]; saved in checkpoints and
+        dropped with the instance. The vectors are replaced, never written to, like outer parameters."""
         self._outer_dtype, self._momentum_dtype = STATE_DTYPES[run.outer.state]
         self._training: set[InstanceId] = set()
         """The instances whose inner steps are under way: at most one on each device."""
 
-    # --- a subclass's ------------------------------------------------------------------------------------------------
+    # --- for subclasses ------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def num_parameters(self) -> int:
-        """P."""
+        """P, the number of trainable parameters."""
 
     @abstractmethod
     def _fresh(self, instance: InstanceId) -> torch.Tensor:
-        """An instance's first parameters [P], on the CPU."""
+        """Return the first parameters [P] of an instance, on the CPU."""
 
     @abstractmethod
     def _new_optimizer(self, local: torch.Tensor) -> InnerOptimizer:
-        """With zero state, for local parameters [P]."""
+        """Return an inner optimizer with zero state, for local parameters [P]."""
 
     @abstractmethod
     def _heldout_loss(self, outer: torch.Tensor) -> float:
-        """Of outer parameters [P], nats per predicted token."""
+        """Return the held-out loss of outer parameters [P], in nats per predicted token."""
 
     @property
     def _vector_layout(self) -> Layout:
-        """Of the vectors; one entry where nothing more is known."""
+        """The layout of the vectors; a single entry where no more is known."""
         return Layout(entries=(Entry(name="parameters", shape=(self.num_parameters,), offset=0, size=self.num_parameters),))
 
     def _reading(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
-        """Where the instance reads its data, for a checkpoint."""
+        """Return the instance's place in its data, for a checkpoint."""
         return {}
 
     def _resume_reading(self, instance: InstanceId, state: dict[str, object]) -> None:  # noqa: B027 - most need nothing
-        """Go on reading there."""
+        """Continue reading from a place that `_reading` returned."""
 
     def _free_device(self, device: int) -> None:  # noqa: B027 - only a device that is short of memory needs it
-        """Give back what instances do not need now."""
+        """Free memory of the device that its instances do not need now."""
 
     def release(self) -> None:  # noqa: B027 - most have none
-        """End the processes that work for it. Called once, when the node has ended."""
+        """End the processes that work for this object. Called once, when the node has ended."""
 
     # --- what is hosted ---------------------------------------------------------------------------------------------------
 
     @property
     def hosted(self) -> tuple[InstanceId, ...]:
-        """Instances whose state is here, sorted."""
+        """The instances whose state is here, sorted."""
         return tuple(sorted(self._instances))
 
     @property
@@ -110,12 +116,12 @@ class HostedInstances(ABC):
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Of all devices, the first one first."""
+        """The names of all devices, in order."""
         return self._device_names
 
     def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
-        """From now on the instance is held by the first of the devices with these numbers, and the others help it to train.
-        Called from the first one's thread, when no other one works on the instance any more."""
+        """Let the first of these devices hold the instance from now on, and the others help to train it. Called from the first
+        one's thread, once no other thread works on the instance."""
         self._placed[instance] = tuple(devices)
         if instance in self._instances:
             self._instances[instance].move_to(self._devices[devices[0]])
@@ -128,20 +134,21 @@ class HostedInstances(ABC):
 
     @property
     def state_dtypes(self) -> tuple[torch.dtype, torch.dtype]:
-        """Of outer parameters and of outer momentum."""
+        """The types of the outer parameters and the outer momentum."""
         return self._outer_dtype, self._momentum_dtype
 
     def start(self, instances: Sequence[InstanceId]) -> None:
-        """Host fresh instances, as the run's seed makes them: the same on every peer."""
+        """Host fresh instances, which follow from the run's seed and are the same on every peer."""
         for instance in instances:
             outer = self._fresh(instance).to(self._outer_dtype)
             momentum = torch.zeros_like(outer, dtype=self._momentum_dtype)
             self._instances[instance] = self._new(instance, outer, momentum=momentum)
 
     def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Host an instance whose state came from others, or replace what is here by it: zero moments, adoption warm-up.
+        """Host an instance whose state came from others, in place of any state that is here, with zero moments and adoption
+        warm-up.
 
-        The vectors [P] are kept, and written to by nobody from now on.
+        The vectors [P] are kept as they are; nobody writes to them from now on.
         """
         adopted = self._new(instance, outer, momentum=momentum)
         adopted.adoption_steps = 0
@@ -167,8 +174,8 @@ class HostedInstances(ABC):
         return (slice(0, self.num_parameters),)
 
     def _fragment_of(self, round: int) -> Ranges:
-        """The part of the vector that this round averages. In the last round of a run it is all of it, so that the model holds
-        what every fragment was trained; not where fragments are streamed: no round sends more than one."""
+        """Return the part of the vector that this round averages. The last round of a run averages all of it, so that the model
+        holds the training of every fragment; a run with streamed fragments never sends more than one."""
         count = self._run.averaging.fragments
         if count == 1 or (not self._is_streamed and round + 1 == self._run.work.rounds):
             return self._whole
@@ -179,16 +186,16 @@ class HostedInstances(ABC):
         return self._run.outer.overlap == "streaming"
 
     def num_averaged(self, round: int) -> int:
-        """R: how many values this round averages."""
+        """Return R, the number of values that this round averages."""
         return num_values(self._fragment_of(round))
 
     def _begin_round(self, effect: RunInner) -> Instance:
-        """The instance, ready for the round's inner steps."""
+        """Return the instance, ready for the round's inner steps."""
         instance = effect.plan.instance
         hosted = self._get(instance)
         if effect.is_ahead and not self._is_streamed:
             self._run_ahead(instance)
-        elif not (effect.is_ahead or hosted.is_at_boundary):  # a round that never got an average
+        elif not (effect.is_ahead or hosted.is_at_boundary):  # a round that never got an average came before
             self.discard(instance)
         hosted.mix_in()
         hosted.round, hosted.is_ahead = effect.round, effect.is_ahead
@@ -196,21 +203,24 @@ class HostedInstances(ABC):
         return hosted
 
     def _run_ahead(self, instance: InstanceId) -> None:
-        """Begin a round from the outer parameters as they are, or from where this host's own pseudo-gradient, in place of the
-        average that is under way, would bring them."""
+        """Begin a round before the last average is there: from the outer parameters as they are, or from where this host's own
+        pseudo-gradient would bring them in its place."""
         hosted = self._get(instance)
         start = hosted.outer.to(torch.float32, copy=True)
         weight = {"eager": hosted.fraction, "forecast": 1.0}.get(self._run.outer.overlap)
         if weight is not None:
             momentum = hosted.momentum.to(torch.float32, copy=True)
             self._step(start, momentum, self.pseudo_gradient(instance) * weight)
-        self._residual.pop(instance, None)  # it travels with the pseudo-gradient, and what is lost comes back with the average
+        self._residual.pop(instance, None)  # part of the pseudo-gradient; its loss on the way comes back with the average
         hosted.run_ahead(start)
 
     def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
-        """Outer parameters, or where the inner steps began without waiting for them, minus local parameters, [R]. The same
-        vector until `discard`, the round's `apply_outer` or the next `run_inner`; written to only by the end of the round
-        before. Once it is averaged it is the averaging's as well (`Averager.average`)."""
+        """Return the pseudo-gradient [R]: the outer parameters, or the start of inner steps that did not wait for them, minus
+        the local parameters.
+
+        It is the same vector until `discard`, the round's `apply_outer` or the next `run_inner`; only the end of the round
+        before writes to it. After averaging it belongs to the averaging as well (`Averager.average`).
+        """
         if instance in self._pseudo_gradients:
             return self._pseudo_gradients[instance]
         hosted = self._get(instance)
@@ -231,30 +241,31 @@ class HostedInstances(ABC):
     def apply_outer(
         self, instance: InstanceId, averaged: torch.Tensor, *, round: int, residual: torch.Tensor | None = None
     ) -> bool:
-        """Step the outer parameters with the committed average [R] of the round; the local parameters follow, unless the inner
-        steps of the next one have begun. `residual` [R], what the round's pseudo-gradient lost on its way into the average, is
-        kept, and is part of the next one, also where that is made already; all of a pseudo-gradient that no average was to
-        hold. Where fragments are streamed, the local ones are mixed with them (`outer.mixing`), and if the inner steps of the
-        next round have begun, between two of these (`outer.delay_steps`).
+        """Step the outer parameters with the committed average [R] of the round.
 
-        False where the step would lead to parameters that are not sound (`is_sound`): then outer parameters and momentum stay
-        as they are, on every host alike, since all have the same ones and the same average.
+        The local parameters follow, unless the inner steps of the next round have begun. Streamed fragments are mixed instead
+        (`outer.mixing`), and if those steps have begun, between two of them (`outer.delay_steps`). `residual` [R] is what the
+        round's pseudo-gradient lost on its way into the average, or all of a pseudo-gradient that no average was to hold. It is
+        added to the next pseudo-gradient, even one that exists already.
+
+        Returns False where the step would lead to parameters that are not sound (`is_sound`). Outer parameters and momentum
+        then stay as they are, on every host alike, since all hosts have the same state and the same average.
         """
         hosted = self._get(instance)
         part = self._fragment_of(round)
         is_late = hosted.round is not None and hosted.round > round
         own = None if is_late else self._pseudo_gradients.pop(instance, None)
         is_whole = part == self._whole
-        was_given, own = own is not None, None  # it goes before there are vectors of the next boundary,
+        was_given, own = own is not None, None  # freed before the vectors of the next boundary are made, ...
         if is_whole and (was_given or residual is not None):
-            self._residual.pop(instance, None)  # and so does the residual that was part of it
+            self._residual.pop(instance, None)  # ... with the residual that was part of it
         outer, momentum = hosted.new_outer()
         if not is_whole:
             outer.copy_(hosted.outer)
             momentum.copy_(hosted.momentum)
         with StateHashing(outer, momentum) as hashing:
             for where, there in places(part):
-                begin = (where.start,) if where.start else ()  # each range is rounded by chance of its own
+                begin = (where.start,) if where.start else ()  # each range has random rounding of its own
                 self._step(
                     hosted.outer[where],
                     hosted.momentum[where],
@@ -274,7 +285,7 @@ class HostedInstances(ABC):
         if not is_applied:
             hosted.forget_moments()
         if residual is None and not is_whole and (was_given or is_late) and instance in self._residual:
-            residual = torch.zeros(len(averaged))  # what waited for this turn was part of what was given
+            residual = torch.zeros(len(averaged))  # the residual that waited for this turn was part of the pseudo-gradient
         if is_applied and residual is not None and self._run.averaging.feedback:
             self._keep_residual(instance, part, residual, is_late=is_late)
         kept = self._run.outer.mixing if self._is_streamed and is_applied else 0.0
@@ -287,21 +298,20 @@ class HostedInstances(ABC):
         return is_applied
 
     def carry_over(self, instance: InstanceId, pseudo_gradient: torch.Tensor | None, *, round: int) -> None:
-        """The round is void: its outer step falls out, and the next pseudo-gradient spans it, too.
+        """Let the next pseudo-gradient span this void round, which has no outer step.
 
-        Where the inner steps of the next round have not begun, the local parameters stay where they are and nothing else is
-        needed. Where they have, `pseudo_gradient` [P] of the round is added to theirs. It contains the residual that was there
-        before, so the codec's loss of it counts no more: whatever the codec, nothing is lost. A fragment that is streamed waits
-        for its next turn in any case.
+        Before the inner steps of the next round, the local parameters just stay where they are. Once those steps have begun,
+        the round's `pseudo_gradient` [P] is added to theirs. It contains the earlier residual, so the codec's loss of it no
+        longer counts: whatever the codec, nothing is lost. A streamed fragment waits for its next turn in any case.
         """
         hosted = self._get(instance)
         residual, feedback = self._residual.get(instance), self._run.averaging.feedback
-        if hosted.has_diverged:  # with what was carried into it, it has nothing to give
+        if hosted.has_diverged:  # an instance that diverged gives nothing, nor what was carried into it
             if hosted.round is None or hosted.round <= round:
                 hosted.return_to_outer()
             return
         if hosted.round is None or hosted.round <= round:
-            if hosted.start is not None and pseudo_gradient is not None:  # it counts from elsewhere than the outer parameters
+            if hosted.start is not None and pseudo_gradient is not None:  # not counted from the outer parameters
                 hosted.local.copy_(hosted.outer - pseudo_gradient)
                 if residual is not None:
                     hosted.local.add_(residual.to(hosted.local.device), alpha=feedback)
@@ -321,8 +331,8 @@ class HostedInstances(ABC):
         self._residual.pop(instance, None)
 
     def rewind(self, instance: InstanceId, state: Digest) -> bool:
-        """Go back to the kept state with this digest, with zero moments and adoption warm-up: what they learned since, they
-        learned elsewhere. False where there is none; then nothing is changed."""
+        """Go back to the kept state with this digest, with zero moments and adoption warm-up: the moments belong to parameters
+        that are given up. Returns False, and changes nothing, where there is no such state."""
         hosted = self._get(instance)
         found = next((kept for kept in (*hosted.kept, hosted.state) if state_digests(*kept)[1] == state), None)
         if found is None:
@@ -336,8 +346,8 @@ class HostedInstances(ABC):
         return True
 
     def before_step(self, instance: InstanceId, *, round: int) -> torch.Tensor | None:
-        """The outer parameters [P] before the outer step of the round, whose contributions are looked at, which nobody writes
-        to; once, and None where another step followed. May be called from any thread."""
+        """Return the outer parameters [P] before the outer step of the round, whose contributions are to be looked at. Nobody
+        writes to them. Gives them once; None where another step followed. May be called from any thread."""
         hosted = self._instances.get(instance)
         if hosted is None or hosted.before is None or hosted.before[0] != round:
             return None
@@ -345,7 +355,7 @@ class HostedInstances(ABC):
         return before
 
     def _part(self, hosted: Instance) -> Ranges:
-        """The parameters that the pseudo-gradient of the current round refers to."""
+        """Return the parameters that the current round's pseudo-gradient refers to."""
         return self._whole if hosted.round is None else self._fragment_of(hosted.round)
 
     def _step(
@@ -358,7 +368,7 @@ class HostedInstances(ABC):
         rounding_seed: int = 0,
         on_written: Callable[[int], None] | None = None,
     ) -> None:
-        """As `outer_step_`, by the run's rules."""
+        """Step as `outer_step_` does, by the run's rules."""
         rules = self._run.outer
         outer_step_(
             outer,
@@ -373,8 +383,8 @@ class HostedInstances(ABC):
         )
 
     def _keep_residual(self, instance: InstanceId, part: Ranges, residual: torch.Tensor, *, is_late: bool) -> None:
-        """`is_late`: the next round's inner steps have begun, and its pseudo-gradient may be there already; that of another
-        fragment, where they are streamed."""
+        """Keep the residual for the next pseudo-gradient. `is_late`: the inner steps of the next round have begun, and its
+        pseudo-gradient may exist already; with streamed fragments it is that of another fragment."""
         if part == self._whole:
             self._residual[instance] = residual
         else:
@@ -387,28 +397,27 @@ class HostedInstances(ABC):
             self._pseudo_gradients[instance].add_(residual, alpha=self._run.averaging.feedback)
 
     def discard(self, instance: InstanceId) -> None:
-        """Local parameters return to the outer parameters, if the instance is here. The inner optimizer's state keeps what it
-        learned."""
+        """Return local parameters to the outer parameters, if the instance is here. The state of the inner optimizer stays."""
         if instance in self._instances:
             self._instances[instance].return_to_outer()
         self._pseudo_gradients.pop(instance, None)
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
-        """Of the outer parameters, and of the state (outer parameters and momentum)."""
+        """Return the digests of the outer parameters, and of the state (outer parameters and momentum)."""
         return self._get(instance).digests
 
     def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outer parameters and momentum [P], which nobody writes to: what a donor serves and `adopt` takes."""
+        """Return outer parameters and momentum [P], which nobody writes to: a donor serves them, and `adopt` takes them."""
         return self._get(instance).state
 
     # --- forks and merges -------------------------------------------------------------------------------------------------
 
     def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None:
-        """Apply forks, then merges, at a boundary. The merged-away sources are dropped.
+        """Apply forks, then merges, at a boundary, and drop the sources that are merged away.
 
         A fork copies everything: parameters, momentum, the inner optimizer's state. A merge takes the weighted mean of outer
-        parameters and momentum. Sources of positive weight must be here, fetched (`adopt`) where this peer did not train them;
-        a target that was fetched starts from zero moments by that. Raises LocalProtocolError where one is missing.
+        parameters and momentum. Sources of positive weight must be here; those that this peer did not train are fetched first
+        (`adopt`), and a fetched target therefore starts from zero moments. Raises LocalProtocolError where a source is missing.
         """
         for fork in forks:
             for target in fork.targets:
@@ -422,7 +431,7 @@ class HostedInstances(ABC):
                     self.drop(source)
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict:
-        """Held-out losses of the sources and of the point that the merge would give; changes nothing."""
+        """Return the held-out losses of the sources and of the point to which the merge would lead; changes nothing."""
         losses = tuple(within_scalars(self._heldout_loss(self._get(source).outer)) for source in merge.sources)
         merged = weighted_average([self._get(source).outer.float() for source in merge.sources], merge.weights)
         return ProbeVerdict(
@@ -435,7 +444,7 @@ class HostedInstances(ABC):
     # --- saving -----------------------------------------------------------------------------------------------------------
 
     def snapshot(self, instance: InstanceId) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
-        """All that a bit-exact resume needs, taken at a boundary: CPU tensors that nobody writes to, and JSON-able values.
+        """Return all that a bit-exact resume needs, at a boundary: CPU tensors that nobody writes to, and JSON-able values.
         Where the inner steps of the next round have begun, the inner optimizer's state and the feed are already a few steps
         into it."""
         hosted = self._get(instance)
@@ -453,8 +462,8 @@ class HostedInstances(ABC):
         return tensors, meta
 
     def restore(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, object]) -> None:
-        """Host an instance as a snapshot left it. Outer parameters and momentum are kept, the others copied. Raises
-        StorageError for one of another model."""
+        """Host an instance as a snapshot left it. Keeps the vectors of outer parameters and momentum, and copies the others.
+        Raises StorageError for a snapshot of another model."""
         has_fragments = self._run.averaging.fragments > 1
         for name, dtype in zip(("outer", "momentum"), self.state_dtypes, strict=True):
             check_saved(instance, tensors, (name,), size=self.num_parameters, dtype=dtype)
@@ -476,8 +485,8 @@ class HostedInstances(ABC):
         return self._instances[instance]
 
     def _with_room(self, work: Callable[[], Result], *, device: int, keep: InstanceId | None = None) -> Result:
-        """The result of `work`; where the device's memory is short, with all its instances but `keep`, and the one that is
-        training, waiting on the host. Raises DeviceError where that is not enough."""
+        """Return the result of `work`. Where the device's memory is short, all its instances but `keep` and the one in training
+        move to the host first. Raises DeviceError where that is not enough."""
         problem = (
             f"memory_fraction: {self._device_names[device]} does not hold one instance of {self.num_parameters} parameters"
             " and a second set of them; raise it, or lower max_micro_batch"
@@ -485,8 +494,8 @@ class HostedInstances(ABC):
         return with_room(work, partial(self._make_room, device, keep), problem=problem)
 
     def _make_room(self, device: int, keep: InstanceId | None) -> None:
-        """All instances of the device but `keep`, and the one that is training, wait on the host."""
-        for instance, hosted in list(self._instances.items()):  # at once: other devices' threads take in instances meanwhile
+        """Move all instances of the device to the host, except `keep` and the one in training."""
+        for instance, hosted in list(self._instances.items()):  # as a list: other devices' threads take in instances meanwhile
             if self._place_of(instance) == device and instance != keep and instance not in self._training:
                 hosted.leave_device()
         self._free_device(device)
@@ -496,8 +505,8 @@ class HostedInstances(ABC):
         return Instance(outer, momentum=momentum, device=device, new_optimizer=self._new_optimizer)
 
     def _merge(self, merge: Merge) -> None:
-        """Outer parameters and momentum of the target <- weighted means; its inner optimizer by the rules (method
-        section 6)."""
+        """Set outer parameters and momentum of the target to the weighted means, and treat its inner optimizer by the rules of
+        method section 6."""
         rules = self._run.merge
         target = self._get(merge.target)
         taken = [(self._get(s), weight) for s, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0]

@@ -1,7 +1,7 @@
-"""The inner steps of the instances that a peer hosts, with the run's model and data; the runtime's device worker calls them.
+"""The inner steps of the instances that a peer hosts, with the run's model and data; the runtime's device threads call it.
 
-Synchronous. The instances of a device take turns on its model shell, so running them in any order gives the same bits; those of
-different devices may train at once, each called from its device's thread.
+All calls are synchronous. The instances of a device take turns on its model shell, so their order does not change a bit; those
+of different devices may train at the same time, each called from its device's thread.
 """
 
 import copy
@@ -45,7 +45,7 @@ from adloco_p2p.training.shell import ModelShell
 GUARD_ROWS = 32
 """Rows on which an outer step is measured, before and after it."""
 _TRIAL_TOKENS = 64
-"""Of a row with which a kernel is tried."""
+"""Tokens of the row with which a kernel is tried."""
 
 
 class Hosting(HostedInstances):
@@ -54,8 +54,8 @@ class Hosting(HostedInstances):
     def __init__(
         self, run: RunConfig, peer_config: PeerConfig, me: PeerId, feed: Feed, *, codec: TextCodec | None = None
     ) -> None:
-        """Builds the model. `codec`: where the run asks for sample texts. Raises ConfigError for a model or a device that
-        cannot be had."""
+        """Build the model on every device. `codec` is needed where the run asks for sample texts. Raises ConfigError for a
+        model or a device that cannot be had."""
         self._peer_config = peer_config
         devices = self._configured(run, peer_config)
         super().__init__(run, me, devices)
@@ -67,28 +67,29 @@ class Hosting(HostedInstances):
         self._shells = self._open(devices, module)
         self._check_chance()
         self._heldout: list[tuple[float, Batch]] = []
-        """Held-out rows, and how much their loss counts: of all data, or of each data set of the mixture."""
+        """Held-out rows with the weight of their loss: those of all data, or of each data set of the mixture."""
         self._heldout_losses: dict[InstanceId, tuple[float, ...]] = {}
 
     def start(self, instances: Sequence[InstanceId]) -> None:
-        """Raises ConfigError for adapters that the run's author cannot have meant: here, because runs that exist go on."""
+        """Host fresh instances. Raises ConfigError for adapters that the run's author cannot have meant; only here, because
+        runs that exist go on."""
         if instances and self._run.model.lora.rank:
             check_targets(self._shell.module, self._run.model.lora)
         super().start(instances)
 
     def _configured(self, run: RunConfig, peer_config: PeerConfig) -> dict[str, torch.device]:  # noqa: ARG002
-        """The devices of local parameters by their names, ready for work."""
+        """Return the devices of local parameters by name, ready for work."""
         return configure_devices(peer_config)
 
     def _open(self, devices: Mapping[str, torch.device], module: transformers.PreTrainedModel) -> tuple[DeviceShell, ...]:
-        """The model on each device."""
+        """Return the model on each device."""
         copies = [*(copy.deepcopy(module) for _ in range(len(devices) - 1)), module]  # before one of them leaves the host
         return tuple(
             DeviceShell(name, self._shell_of(own, device)) for own, (name, device) in zip(copies, devices.items(), strict=True)
         )
 
     def _shell_of(self, module: transformers.PreTrainedModel, device: torch.device) -> ModelShell:
-        """Raises DeviceError where the model does not fit the device."""
+        """Return the model as a shell on the device. Raises DeviceError where it does not fit."""
         loss = plugin_loss(self._run.model.loss) if self._run.model.loss else None
         is_half = is_bfloat16(self._run.model.precision, device)
         has_kernel = self._peer_config.document_kernel and not self._peer_config.deterministic
@@ -111,7 +112,7 @@ class Hosting(HostedInstances):
         return shell
 
     def _check_chance(self) -> None:
-        """Raises ConfigError where threads would draw from one random state in an undefined order."""
+        """Raise ConfigError where several threads would draw from one random state in an undefined order."""
         on_cpu = [one.name for one in self._shells if one.device.type == "cpu"]
         sizes = {"sequence_length": self._feed.sequence_length, "vocab_size": self._feed.vocab_size}
         if len(on_cpu) > 1 and draws_chance(self._shell, **sizes):
@@ -122,7 +123,7 @@ class Hosting(HostedInstances):
 
     @property
     def _shell(self) -> ModelShell:
-        """Of the first device."""
+        """The shell of the first device."""
         return model_of(self._shells[0])
 
     @property
@@ -135,14 +136,14 @@ class Hosting(HostedInstances):
 
     @property
     def snapshot_bytes(self) -> int:
-        """Of one instance."""
+        """Bytes of the snapshot of one instance."""
         shell = self._shells[0].shell
         return memory_need(self._run, shell.layout, matrices=shell.matrices, frozen_bytes=0).checkpoint
 
     @property
     def micro_batch_limit(self) -> int:
-        """Largest micro-batch that every device holds, in samples; probed when first asked, smaller after an out-of-memory
-        until many rounds went well.
+        """The largest micro-batch, in samples, that fits every device. It is probed at the first call, falls after an
+        out-of-memory and rises again after many rounds without one.
 
         Raises DeviceError where one sample does not fit.
         """
@@ -164,9 +165,8 @@ class Hosting(HostedInstances):
     ) -> InnerResult | None:
         """Train one instance for a round, from its outer parameters; see `run_inner_steps` for stopping, results and errors.
 
-        `should_stop` may end the round before: apply, evaluate and snapshot it.
-
-        Chance (dropout) is drawn from a seed of run, instance, peer and round, so it needs no saved state.
+        `should_stop` may finish the round before: apply, evaluate and snapshot it. Random numbers (dropout) are drawn from a
+        seed of run, instance, peer and round, so they need no saved state.
         """
         instance_id = effect.plan.instance
         instance = self._begin_round(effect)
@@ -181,7 +181,7 @@ class Hosting(HostedInstances):
             num_batches=effect.share.inner_steps,
             reads=effect.plan.reads,
         )
-        limit = min(self._limit_of(device).samples for device in devices)  # probing draws chance, so before it is seeded
+        limit = min(self._limit_of(device).samples for device in devices)  # probing draws random numbers: before the seed
         seed = derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round)
         with ExitStack() as stack:
             self._lend(stack, devices, seed)
@@ -203,7 +203,8 @@ class Hosting(HostedInstances):
                 on_progress=on_progress,
             )
         if self._run.model.lora.rank and devices[0].device.type == "cpu":
-            # activations are most of the memory; what is averaged would break it to pieces, and the next ones take new memory
+            # Activations fill most of the memory. Vectors of the averaging would fragment it, and the next activations would
+            # take new memory.
             devices[0].shell.free_cache()
         return None if result is None else self._noted(result, effect, devices, limit=limit)
 
@@ -213,24 +214,27 @@ class Hosting(HostedInstances):
         local: torch.Tensor,
         seed: int,  # noqa: ARG002
     ) -> AbstractContextManager[Trainers]:
-        """Those that train an instance with these local parameters [P] for a round. `seed`: of its chance."""
+        """Return the trainers of an instance with these local parameters [P] for a round. `seed` is that of their random
+        numbers."""
         return Team([model_of(device) for device in devices], local)
 
     def _noted(self, result: InnerResult, effect: RunInner, devices: Sequence[DeviceShell], *, limit: int) -> InnerResult:
-        """The result with the devices' names, after the micro-batch limits and the instance have taken from it what lasts."""
+        """Return the result with the devices' names, after noting its lasting effects in the micro-batch limits and the
+        instance."""
         instance = self._get(effect.plan.instance)
         for device in devices:
             own = self._limit_of(device)
             own.note_round(own.samples if result.micro_batch_limit == limit else min(own.samples, result.micro_batch_limit))
         instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
-        if result.has_diverged:  # its moments are of parameters that are given up
+        if result.has_diverged:  # its moments belong to parameters that are given up
             instance.has_diverged = True
             instance.forget_moments()
         return replace(result, devices=tuple(device.name for device in devices))
 
     def measure_step(self, instance: InstanceId, state: Digest, *, reads: tuple[InstanceId, ...] = ()) -> tuple[float, float]:
-        """Loss before and after the last outer step, nats per predicted token, on rows drawn by `state`, the digest of the
-        resulting state, from the instance's data: no contributor could determine them before the state was bound."""
+        """Return the loss before and after the last outer step, in nats per predicted token, on rows of the instance's data.
+        `state`, the digest of the resulting state, draws them: no contributor could determine them before the state was
+        fixed."""
         hosted = self._get(instance)
         rows = self._feed.drawn(state, GUARD_ROWS, reads=reads)
         place = self._place_of(instance)
@@ -240,8 +244,8 @@ class Hosting(HostedInstances):
     def assess(
         self, asked: AssessContribution, before: torch.Tensor, contribution: torch.Tensor, others: torch.Tensor
     ) -> Steps:
-        """Look at a contribution: see `assessed`, and `before_step`. Chance, the feed's place, and all that trains stay as they
-        are. Steps raise DeviceError where the device's memory is short."""
+        """Look at a contribution; see `assessed` and `before_step`. Random states, the feed's place and everything that trains
+        stay as they are. The steps raise DeviceError where the device's memory is short."""
         places = (asked.given_rows, asked.unseen_rows)
         read = partial(self._feed.at, instance=asked.instance, peer=self._me, round=asked.round, reads=asked.reads)
         given, unseen = (read(of_one) for of_one in places)
@@ -256,20 +260,22 @@ class Hosting(HostedInstances):
         return assessed(before, contribution, others, given=given, unseen=unseen, micro_batch=micro_batch, losses=losses)
 
     def evaluate(self, instance: InstanceId) -> float:
-        """Held-out loss of the outer parameters, nats per predicted token; infinite where it is not a number. Where instances
-        have data of their own: the mean over the data sets of the mixture by their weights, whatever the instance reads."""
+        """Return the held-out loss of the outer parameters, in nats per predicted token; infinite where it is not finite. Where
+        instances have data of their own, it is the mean over the data sets of the mixture by their weights, whatever the
+        instance reads."""
         losses = self._losses(self._get(instance).outer, device=self._place_of(instance))
         self._heldout_losses[instance] = losses
         return self._mean(losses)
 
     def heldout_losses(self, instance: InstanceId) -> tuple[float, ...]:
-        """The last `evaluate` on each data set of the mixture by itself; empty unless instances have data of their own."""
+        """Return the losses of the last `evaluate`, one for each data set of the mixture; empty unless instances have data of
+        their own."""
         losses = self._heldout_losses.get(instance, ())
         return losses if self._run.readers else ()
 
     def _lend(self, stack: ExitStack, devices: Sequence[DeviceShell], seed: int) -> None:
-        """For as long as the stack stands, and with random states that begin with the seed. In one order, so that no two wait
-        for each other."""
+        """Lend the devices until the stack closes, with random states that begin with the seed. The order is fixed, so that no
+        two instances wait for each other."""
         for device in sorted(devices, key=self._shells.index):
             stack.enter_context(device.lent)
         stack.enter_context(own_randomness(devices[0].device, seed))
@@ -278,8 +284,9 @@ class Hosting(HostedInstances):
                 stack.enter_context(own_randomness(device.device, derived_seed(seed, "device", index)))
 
     def sample_texts(self, instance: InstanceId) -> list[tuple[str, str]]:
-        """Each of the run's prompts, and how the outer parameters continue it, by the same chance every time: what differs
-        between two rounds is the model. None where the run asks for none, or the device has no memory left."""
+        """Return each of the run's prompts with its continuation by the outer parameters. The random numbers are the same
+        every time, so only the model changes between two rounds. Empty where the run asks for none, or the device has no
+        memory left."""
         if self._codec is None:
             return []
         codec, asked = self._codec, self._run.evaluation
@@ -292,7 +299,7 @@ class Hosting(HostedInstances):
                 for prompt in asked.sample_prompts:
                     ids = codec.encode([prompt])[0].tolist()
                     if not ids:
-                        continue  # to this tokenizer the prompt is no text
+                        continue  # the tokenizer gives no token for this prompt
                     new = continued(
                         shell.next_logits,
                         ids,
@@ -320,7 +327,8 @@ class Hosting(HostedInstances):
         return inner_optimizer(self._run.inner, local, self._shell.layout, matrices=self._shell.matrices)
 
     def _fresh(self, instance: InstanceId) -> torch.Tensor:
-        """An instance's first parameters [P], on the CPU. Adapters are drawn into the vector: their base is here already."""
+        """Return the first parameters [P] of an instance, on the CPU. Adapters are drawn into the vector: their base is here
+        already."""
         if not self._run.model.lora.rank:
             return flatten(self._build_model(instance))
         drawn = torch.zeros(self.num_parameters, device=self._shell.device)
@@ -345,7 +353,7 @@ class Hosting(HostedInstances):
             return search_cpu(
                 shell, sequence_length=sequence_length, vocab_size=vocab_size, budget_bytes=budget_bytes, limit=limit
             )
-        # what is hosted already occupies its memory; the probe's own instance stands for the next one
+        # The hosted instances already occupy memory; the probe's own instance stands for the next one.
         most = -(-min(self._peer_config.max_instances, self._run.instances.count) // len(self._shells))
         hosted = sum(self._devices[self._place_of(instance)] == shell.device for instance in self._instances)
         return search_cuda(
@@ -367,7 +375,8 @@ class Hosting(HostedInstances):
         return sum(weight * loss for (weight, _), loss in zip(self._heldout, losses, strict=True))
 
     def _losses(self, outer: torch.Tensor, *, device: int) -> tuple[float, ...]:
-        """On all held-out rows, or on as many rows of each data set of the mixture, where instances have data of their own."""
+        """Return the losses on all held-out rows; where instances have data of their own, on as many rows of each data set of
+        the mixture."""
         count, readers, weights = self._run.evaluation.rows, self._run.readers, self._run.data.data_sets
         if not self._heldout and readers:
             each, total = count // len(readers), sum(weights.values())
@@ -391,7 +400,7 @@ class Hosting(HostedInstances):
 
     def _free_device(self, device: int) -> None:
         one = self._shells[device]
-        if one.lent.acquire(blocking=False):  # otherwise it helps another device
+        if one.lent.acquire(blocking=False):  # otherwise it is helping another device
             if not any(self._place_of(instance) == device for instance in list(self._training)):
                 one.shell.unbind()
             one.lent.release()

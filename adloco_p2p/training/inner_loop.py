@@ -1,4 +1,4 @@
-"""H inner steps of one instance: the hot path."""
+"""The H inner steps of one instance: the hot path."""
 
 import math
 import time
@@ -23,15 +23,16 @@ from adloco_p2p.training.learning_rate import LearningRateSchedule
 from adloco_p2p.training.progress import IsEnough, OnProgress
 
 STATISTICS_PERIOD = 4
-"""Every so many inner steps the gradient noise is measured; the first of a round is. A measured step costs three inner
-products and, where the batch is one micro-batch, splitting it; every fourth keeps that under 3 % of the training time
-(benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars. Only where a batch test asks."""
+"""The period, in inner steps, at which the gradient noise is measured, beginning with the first step of a round, where a batch
+test needs it. A measured step costs three inner products and, where the batch is one micro-batch, a split; every fourth keeps
+that under 3 % of the training time (benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars."""
 
 _DOES_NOT_FIT = "does not fit the device's memory, with what it can do without on the host"
 
 
 class Trainers(Protocol):
-    """What trains an instance for a round, entered before: a `Team`, or processes that hold one model (`training/shards`)."""
+    """The devices or processes that train an instance for a round, entered before: a `Team`, or processes that share one model
+    (`training/shards`)."""
 
     @property
     def num_devices(self) -> int: ...
@@ -65,13 +66,13 @@ def run_inner_steps(
     is_enough: IsEnough,
     on_progress: OnProgress,
 ) -> InnerResult | None:
-    """Do the inner steps of `share`, or as many as `is_enough` and `should_stop`, asked before each, let pass: a smaller
-    contribution, but a valid one (its weight is its samples). None where nothing was done.
+    """Do the inner steps of `share`, unless `is_enough` or `should_stop`, which are asked before each step, end them earlier.
+    Fewer steps make a smaller but valid contribution, since it is weighted by its samples. None where no step was done.
 
-    `micro_batch_limit` is of each device. `is_measured`: whether something asks for the
-    gradient noise. `make_room` takes off the device what these steps do not need: where its memory is short in spite of the
-    probed limit, smaller micro-batches are tried first, and no value depends on it. The time of `should_stop` does not count as
-    training. Raises DeviceError where one sample, or the optimizer's step, does not fit.
+    `micro_batch_limit` counts per device. `is_measured`: whether the gradient noise is needed. `make_room` frees the device of
+    what these steps do not need; where memory is short in spite of the probed limit, smaller micro-batches come first, and no
+    value depends on it. The time that `should_stop` takes does not count as training. Raises DeviceError where one sample, or
+    the optimizer's step, does not fit.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     clock = _TrainingClock()
@@ -80,7 +81,7 @@ def run_inner_steps(
     while done.steps < share.inner_steps and not is_enough(done.steps) and not clock.without(should_stop):
         instance.mix_in(done.steps)
         batch = batches.take()
-        # all of them at once, without waiting; the CPU does nothing more with them
+        # All rows are moved at once, without waiting; the CPU does nothing more with them.
         rows = with_room(partial(batch.rows.to, team.device), make_room, problem=f"the rows of an inner step {_DOES_NOT_FIT}")
         is_measured_now = is_measured and done.steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
         step_loss, noise, fitting = _accumulate_what_fits(
@@ -100,19 +101,19 @@ def run_inner_steps(
 
 @dataclass(slots=True)
 class _Done:
-    """The inner steps of a round so far."""
+    """The totals of a round's inner steps so far."""
 
     loss_sum: torch.Tensor
-    """Over all tokens, on the device."""
+    """The sum over all tokens, on the device."""
     micro_batch: int
-    """That fits."""
+    """The largest micro-batch that fits."""
     micro_batch_limit: int
     steps: int = 0
     tokens: int = 0
     measured: list[StepNoise] = field(default_factory=list)
 
     def add(self, loss: torch.Tensor, noise: StepNoise | None, *, tokens: int, fitting: int) -> None:
-        """One more step, whose micro-batches were at last `fitting`."""
+        """Add one step, whose micro-batches at last had `fitting` samples."""
         if fitting < self.micro_batch:
             self.micro_batch = self.micro_batch_limit = fitting
         self.measured += [] if noise is None else [noise]
@@ -141,7 +142,7 @@ def _statistics(measured: Sequence[StepNoise]) -> HalfBatchStatistics | None:
 
 
 class _TrainingClock:
-    """Seconds since it was made, but for those spent elsewhere."""
+    """A clock that leaves out the time spent elsewhere."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -160,15 +161,15 @@ class _TrainingClock:
 def _accumulate_what_fits(
     team: Trainers, rows: Batch, *, micro_batch: int, is_measured: bool, make_room: Callable[[], None]
 ) -> tuple[torch.Tensor, StepNoise | None, int]:
-    """As `Team.accumulate`, with the micro-batch halved, and the rows run again, until it fits the devices: at last with one
-    sample, without the statistics, which need memory of their own. Also returns the one that fits. Raises DeviceError where one
-    sample does not fit."""
+    """Accumulate as `Team.accumulate` does, halving the micro-batch and starting over until it fits the devices. The last try
+    is one sample without the statistics, which need memory of their own. Also returns the size that fits. Raises DeviceError
+    where one sample does not."""
     while micro_batch > 1 or is_measured:
         try:
             return *team.accumulate(rows, micro_batch=micro_batch, is_measured=is_measured), micro_batch
         except torch.OutOfMemoryError:
             pass
-        # outside the handler, which would keep the failed attempt's tensors alive
+        # outside the handler, which would keep the tensors of the failed attempt alive
         if micro_batch == 1:
             is_measured = False
         micro_batch = max(1, micro_batch // 2)

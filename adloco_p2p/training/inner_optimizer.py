@@ -1,12 +1,12 @@
-"""Inner optimizers over one flat vector of parameters: each holds the places of the values that it steps.
+"""Inner optimizers over one flat vector of parameters; each knows the places of the values that it steps.
 
 | kind | state, bytes per parameter | what |
 |---|---|---|
 | `adamw` | 8 | torch's AdamW: element by element, so one step on the whole vector steps every parameter |
-| `adamw8bit` | 2.1 | torchao's, its moments as 8-bit codes with a scale per block |
+| `adamw8bit` | 2.1 | torchao's AdamW, its moments as 8-bit codes with a scale per block |
 | `muon` | 4 for matrices, 8 for the rest | torch's Muon for the matrices of blocks, AdamW for embeddings, head, vectors |
 
-Weight decay is decoupled in all three. With `decayed: all` torch's optimizers apply it; with `matrices` it is applied here,
+Weight decay is decoupled in all three. With `decayed: all` torch's optimizers apply it. With `matrices` it is applied here,
 before their step: pieces of the 8-bit state are whole blocks, which do not end where a parameter does.
 """
 
@@ -29,41 +29,44 @@ State = dict[str, torch.Tensor]
 _BLOCK = 256
 """Values that share a scale in torchao's 8-bit state."""
 _PIECE = 1 << 20
-"""Values of the 8-bit state that are stepped at a time: bounds the fp32 scratch."""
+"""Values of the 8-bit state that are stepped at a time, which bounds the fp32 scratch."""
 _MUON_SCRATCH, _CODED_SCRATCH = 16, 40
-"""Bytes per value: the update in fp32 and the iteration's products in bf16; parameters, moments, update, codes of a piece."""
+"""Bytes per value. For Muon: the update in fp32 and the products of its iteration in bf16. For 8-bit AdamW: parameters,
+moments, update and codes of a piece."""
 _LEAST_CODED = 4096
-"""torchao keeps the state of fewer values in fp32."""
+"""Below this number of values torchao keeps the state in fp32."""
 
 
 class InnerOptimizer(Protocol):
-    """Steps the vector that it was made for. Its state is allocated at once, so that memory is known before training."""
+    """An optimizer that steps the vector that it was made for. Its state is allocated at once, so its memory is known before
+    training."""
 
     @property
     def state(self) -> State:
-        """The live tensors themselves, or, where other processes hold them, tensors of their forms without values ("meta")."""
+        """The live tensors, or, where other processes hold them, tensors of the same shapes without values ("meta")."""
 
     @property
     def steps(self) -> int:
-        """Inner steps since the state was zero: AdamW's bias correction."""
+        """Inner steps since the state was zero, for AdamW's bias correction."""
 
     def copied(self) -> State:
-        """The state, on the CPU."""
+        """Return a copy of the state, on the CPU."""
 
     def load(self, state: Mapping[str, torch.Tensor], steps: int) -> None:
-        """State and steps <- a copy of those of the same optimizer, which `has_shape_of` has checked."""
+        """Copy state and steps of the same kind of optimizer into this one, after a check by `has_shape_of`."""
 
     def forget(self) -> None:
-        """State and steps <- zero."""
+        """Set state and steps to zero."""
 
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
-        """One step with a gradient [P]. Where it raises torch.OutOfMemoryError nothing is changed."""
+        """Do one step with a gradient [P]. Changes nothing where it raises torch.OutOfMemoryError."""
 
 
 def inner_optimizer(
     inner: InnerConfig, parameters: torch.Tensor, layout: Layout, *, matrices: frozenset[str]
 ) -> InnerOptimizer:
-    """The run's, with zero state, for local parameters [P]. `matrices`: names of the parameters that Muon may step."""
+    """Return the run's optimizer, with zero state, for local parameters [P]. `matrices`: names of the parameters that Muon may
+    step."""
     decay = None
     if inner.decayed == "matrices":
         decay = _Decay(inner.weight_decay, parameters, layout)
@@ -79,7 +82,7 @@ def inner_optimizer(
 
 
 class _Decay:
-    """Of the matrices in the vector; allocates nothing."""
+    """The weight decay of the matrices in the vector; allocates nothing."""
 
     def __init__(self, weight_decay: float, parameters: torch.Tensor, layout: Layout) -> None:
         self._weight_decay = weight_decay
@@ -92,7 +95,7 @@ class _Decay:
 
 
 def _joined(places: Iterable[slice]) -> list[slice]:
-    """Ascending places, those that touch as one."""
+    """Return ascending places, with neighbours that touch joined into one."""
     joined: list[slice] = []
     for place in places:
         if joined and joined[-1].stop == place.start:
@@ -103,7 +106,7 @@ def _joined(places: Iterable[slice]) -> list[slice]:
 
 
 class _Part:
-    """One optimizer of torch over pieces of the vector."""
+    """One of torch's optimizers over pieces of the vector."""
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class _Part:
         scratch: int = 0,
         is_compiled: bool = False,
     ) -> None:
-        """`counts`: the tensors in which the optimizer counts its steps. `scratch`: what a step of a piece allocates, at most,
+        """`counts`: the tensors in which the optimizer counts its steps. `scratch`: the most that a step of a piece allocates,
         in bytes per value. `is_compiled`: the optimizer compiles its step where it may."""
         self.is_compiled = is_compiled
         self.optimizer, self.pieces, self.state, self.counts = optimizer, pieces, state, counts
@@ -160,7 +163,7 @@ class _Stepped:
                 count.fill_(steps)
 
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
-        # Given back at once, to an allocator that keeps it: the room is there, or it is missed before a piece is stepped.
+        # Freed at once, but the allocator keeps the memory: either it is there, or its lack shows before any piece is stepped.
         torch.empty(self._scratch_bytes, dtype=torch.uint8, device=gradient.device)
         if self._decay is not None:
             self._decay.apply(learning_rate)
@@ -183,7 +186,7 @@ class _Stepped:
 
 
 _STANCE = threading.Lock()
-"""Torch's stance on compiling is one for all threads."""
+"""Guards torch's stance on compiling, which is one for all threads."""
 
 
 @contextmanager
@@ -194,7 +197,7 @@ def _eager() -> Iterator[None]:
 
 def _adamw(inner: InnerConfig, parameters: torch.Tensor, places: Sequence[slice]) -> _Part:
     pieces = [(place, torch.nn.Parameter(parameters[place])) for place in places]
-    # fused: one pass and no temporaries as large as the parameters
+    # Fused, the step is one pass and needs no temporaries as large as the parameters.
     optimizer = torch.optim.AdamW(
         [parameter for _, parameter in pieces],
         lr=0.0,
@@ -214,7 +217,7 @@ def _adamw(inner: InnerConfig, parameters: torch.Tensor, places: Sequence[slice]
 
 
 def _muon_and_adamw(inner: InnerConfig, parameters: torch.Tensor, layout: Layout, names: frozenset[str]) -> list[_Part]:
-    """Muon for the named matrices, stacked ones one by one; AdamW for what lies between them."""
+    """Return Muon for the named matrices, with stacked ones one by one, and AdamW for the values between them."""
     matrices: list[tuple[slice, tuple[int, ...]]] = []
     rest: list[slice] = []
     for entry in layout.entries:
@@ -228,7 +231,7 @@ def _muon_and_adamw(inner: InnerConfig, parameters: torch.Tensor, layout: Layout
     if not matrices:
         raise ConfigError("inner.kind: muon, but no trainable parameter of this model is a matrix; use adamw", code="E209")
     pieces = [(place, torch.nn.Parameter(parameters[place].view(shape))) for place, shape in matrices]
-    # the adjusted rate makes an update as long as AdamW's, so that one learning rate and one decay serve both
+    # The adjusted rate makes an update as long as AdamW's, so that one learning rate and one decay serve both.
     muon = torch.optim.Muon(
         [parameter for _, parameter in pieces],
         lr=0.0,
@@ -246,7 +249,8 @@ def _muon_and_adamw(inner: InnerConfig, parameters: torch.Tensor, layout: Layout
 
 
 def _adamw8bit(inner: InnerConfig, parameters: torch.Tensor) -> _Part:
-    """In pieces of whole blocks; the values behind the last whole block, fewer than 4,352, keep fp32 moments."""
+    """Return torchao's AdamW over pieces of whole blocks. The values behind the last whole block, fewer than 4,352, keep fp32
+    moments."""
     try:
         from torchao.optim import AdamW8bit
         from torchao.optim.subclass_8bit import OptimState8bit
@@ -295,7 +299,7 @@ def _adamw8bit(inner: InnerConfig, parameters: torch.Tensor) -> _Part:
 
 
 def _zeros(parameters: torch.Tensor, places: Sequence[slice]) -> torch.Tensor:
-    """One vector for the state of all these pieces."""
+    """Return one zero vector for the state of all these pieces."""
     return torch.zeros(sum(place.stop - place.start for place in places), device=parameters.device)
 
 

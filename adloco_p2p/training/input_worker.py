@@ -1,13 +1,13 @@
-"""Reading, tokenising, packing and pinning rows in a thread beside the device's.
+"""Reads, tokenises and packs rows in a thread beside the device's.
 
-All calls of the feed are made in that thread, in order. The number of rows that its inner steps take is set for each round, so
-the batches that wait for the device are whole, and few. The position of the feed is behind the last batch that the device took:
-rows read ahead are read again after a restart, and given back to the feed where a round ends early. So the same rows come in
-the same order, whatever was read ahead, however the batch grows from round to round, and whenever the process is killed.
+That thread makes all calls of the feed, in order. Each round sets the number of rows of its inner steps, so the batches that
+wait for the device are whole, and few. The feed's place is behind the last batch that the device took: rows read ahead are read
+again after a restart, and go back to the feed where a round ends early. So the same rows come in the same order, however much
+was read ahead, however the batch grows, and whenever the process is killed.
 
-A thread, not a process: reading waits for disks and the network, tokenizers and numpy let other threads run, and a second
-process with its libraries costs a peer hundreds of megabytes. (torchdata's StatefulDataLoader would start one for every epoch
-of a fixed batch size, and its place is the last batch that came out of the process.)
+It is a thread and not a process: reading waits for disks and the network, tokenizers and numpy let other threads run, and a
+second process with its libraries costs a peer hundreds of megabytes. (torchdata's StatefulDataLoader would start one for every
+epoch of a fixed batch size, and its place is the last batch that came out of the process.)
 """
 
 import queue
@@ -26,7 +26,7 @@ READY_BATCHES = 2
 """Batches of inner steps that are read, or being read, while the device computes."""
 
 Place = dict[str, object]
-"""Where a host reads for an instance: `Feed.state`."""
+"""An instance's place in the data of a host: see `Feed.state`."""
 Result = TypeVar("Result")
 
 
@@ -35,15 +35,14 @@ class ReadyBatch:
     """The rows of one inner step."""
 
     rows: Batch
-    """Pinned where the device is CUDA."""
+    """The rows, in pinned memory where the device is CUDA."""
     num_predicted_tokens: int
     place: Place
-    """Of the feed behind these rows."""
+    """The feed's place behind these rows."""
 
 
 class InputWorker:
-    """The feed of a run, read by a thread of its own. Called from the devices' threads, for each instance from one of them at a
-    time."""
+    """The feed of a run, read by a thread of its own. The devices' threads call it, for each instance one of them at a time."""
 
     def __init__(self, feed: Feed, *, is_pinned: bool) -> None:
         """`is_pinned`: whether rows go to a CUDA device."""
@@ -53,7 +52,7 @@ class InputWorker:
         self._thread = _Thread()
         self._places: dict[InstanceId, Place] = {}
         self._ended: dict[InstanceId, Future[None]] = {}
-        """Of an instance's last round: what was not taken has gone back to the feed."""
+        """For each instance, the end of its last round: its unused rows have gone back to the feed."""
 
     def open(
         self,
@@ -66,8 +65,8 @@ class InputWorker:
         num_batches: int,
         reads: tuple[InstanceId, ...] = (),
     ) -> "ReadyBatches":
-        """The round's `num_batches` batches of `num_samples` rows, which are being read from now on. To be closed (`with`).
-        `reads`: as `InstancePlan.reads`."""
+        """Begin to read the round's `num_batches` batches of `num_samples` rows, and return them, to be used in a `with`.
+        `reads`: see `InstancePlan.reads`."""
 
         def begin() -> tuple[SampleStream, Place]:
             stream = self._of(reads).open(instance=instance, peer=peer, round=round, first_sample=first_sample)
@@ -108,7 +107,7 @@ class InputWorker:
     def at(
         self, places: Sequence[int], *, instance: InstanceId, peer: PeerId, round: int, reads: tuple[InstanceId, ...] = ()
     ) -> Batch:
-        """The rows at these places of the instance's sample order, of a feed whose places determine its rows."""
+        """Return the rows at these places of the instance's sample order, from a feed whose places determine its rows."""
 
         def read() -> Batch:
             feed = self._of(reads)
@@ -121,19 +120,19 @@ class InputWorker:
         return self._feed.of(reads) if reads else self._feed
 
     def state(self, instance: InstanceId) -> Place:
-        """Behind the last batch that the device took."""
+        """Return the feed's place behind the last batch that the device took."""
         if instance not in self._places:
             self._places[instance] = self._thread.submit(lambda: self._feed.state(instance)).result()
         return self._places[instance]
 
     def restore(self, instance: InstanceId, state: Place) -> None:
-        """Raises StorageError for a state that this feed did not give."""
+        """Continue from a saved place. Raises StorageError for a state that this feed did not give."""
         self._places.pop(instance, None)
         self._thread.submit(lambda: self._feed.restore(instance, state)).result()
 
 
 class ReadyBatches:
-    """One round's batches in order, of which the next `READY_BATCHES` are always under way."""
+    """The batches of one round, in order; the next `READY_BATCHES` are always being read."""
 
     def __init__(
         self,
@@ -153,7 +152,7 @@ class ReadyBatches:
             self._submit_next()
 
     def take(self) -> ReadyBatch:
-        """The next batch; at most `num_batches` times. Waits where it is not read yet, and raises what reading it raised."""
+        """Return the next batch, at most `num_batches` times. Waits until it is read, and raises the error of its reading."""
         batch = self._under_way.popleft().result()
         self._submit_next()
         self.num_taken += 1
@@ -166,21 +165,22 @@ class ReadyBatches:
             self._under_way.append(self._thread.submit(self._counted_read))
 
     def _counted_read(self) -> ReadyBatch:
-        self.num_read += 1  # before, so that half a batch counts, too
+        self.num_read += 1  # counted first, so that half a batch counts, too
         return self._read()
 
     def __enter__(self) -> "ReadyBatches":
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Rows that were read and not taken go back to the feed."""
+        """Give the rows that were read and not taken back to the feed."""
         for future in self._under_way:
             future.cancel()
         self._close(self)
 
 
 class _Thread:
-    """One daemon thread that does jobs in their order. An executor's would keep a process alive that waits for the network."""
+    """A daemon thread that does jobs in order. The thread of an executor would keep a process alive that waits for the
+    network."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -195,7 +195,7 @@ class _Thread:
                 return
             try:
                 future.set_result(work())
-            except BaseException as error:  # raised again where the result is asked for
+            except BaseException as error:  # raised again by the future's `result`
                 future.set_exception(error)
 
         self._jobs.put(job)

@@ -1,4 +1,4 @@
-"""One instance on one host: the state that is its own, while the module, the gradient and the device are shared."""
+"""The state of one instance on one host; instances share the module, the gradient and the device."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from adloco_p2p.numerics.layout import Ranges
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, State
 
 STATES_KEPT = 2
-"""Outer steps that an instance can go back by: the one that an alarm is about, and the one made meanwhile."""
+"""The number of outer steps that an instance can go back: the one that an alarm is about, and the one made meanwhile."""
 NewOptimizer = Callable[[torch.Tensor], InnerOptimizer]
-"""The run's inner optimizer, with zero state, for local parameters [P]."""
+"""Makes the run's inner optimizer, with zero state, for local parameters [P]."""
 
 
 def pinned(vector: torch.Tensor) -> torch.Tensor:
-    """In page-locked memory, from which a GPU copies faster; as it is where it is there already, or where the system gives no
-    more of that memory, which WSL limits to a part of the machine's."""
+    """Return the vector in page-locked memory, from which a GPU copies faster; the vector itself where it is there already, or
+    where the system gives no more of that memory, which WSL limits to a part of the machine's."""
     try:
         return vector.pin_memory()
     except RuntimeError:
@@ -26,8 +26,8 @@ def pinned(vector: torch.Tensor) -> torch.Tensor:
 
 
 class Instance:
-    """Parameters and optimizers of one instance, as flat vectors of P elements: fp32, and where the run sets it (`outer.state`)
-    bf16 for outer parameters and momentum, at half their bytes.
+    """Parameters and optimizers of one instance, as flat vectors of P elements: fp32, or bf16 for outer parameters and momentum
+    where the run sets that (`outer.state`), at half the bytes.
 
     | what | where | bytes |
     |---|---|---|
@@ -35,46 +35,48 @@ class Instance:
     | `outer` parameters (pinned on a CUDA machine), outer `momentum` | host | 4P + 4P |
     | `start` of inner steps that did not wait for the last outer step, then their pseudo-gradient | host | 4P |
 
-    Outer parameters and momentum are values: an outer step or a merge makes new ones and leaves the old ones as they are. So a
-    boundary's checkpoint, the states served to joiners, forks and kept states all refer to them without a copy.
+    Outer parameters and momentum are never changed in place: an outer step or a merge makes new vectors. So a boundary's
+    checkpoint, the states served to joiners, forks and kept states all refer to them without a copy.
     """
 
     def __init__(
         self, outer: torch.Tensor, *, momentum: torch.Tensor | None, device: torch.device, new_optimizer: NewOptimizer
     ) -> None:
-        """`outer` [P] and `momentum` [P] (none: zeros) may be shared, and are written to by nobody from now on."""
+        """`outer` [P] and `momentum` [P] (None: zeros) may be shared; nobody writes to them from now on."""
         self._device = device
         self._new_optimizer = new_optimizer
         self._trained: tuple[torch.Tensor, InnerOptimizer] | None = None
         self._waiting: tuple[torch.Tensor, State, int] | None = None
-        """Local parameters, and state and steps of the optimizer, on the host; see `leave_device`."""
+        """Local parameters, and state and steps of the optimizer, while they wait on the host; see `leave_device`."""
         self.kept: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=STATES_KEPT)
-        """States before the last outer steps, oldest first."""
+        """The states before the last outer steps, oldest first."""
         self.before: tuple[int, torch.Tensor] | None = None
-        """The round of the last outer step, where a contribution to it is looked at, and the outer parameters before it."""
+        """The round of the last outer step and the outer parameters before it, where contributions to that round are looked
+        at."""
         self.set_outer(outer, torch.zeros_like(outer) if momentum is None else momentum)
         self.is_at_boundary = True
-        """Whether no round is under way: the local parameters are the outer parameters; or, where fragments are averaged in
-        turn, those of the last fragment are, or hold a part of them; or the rounds before were void."""
+        """Whether no round is under way. The local parameters then are the outer parameters, with two exceptions: where
+        fragments are averaged in turn, this holds for the last fragment only, or in part; and it does not hold after void
+        rounds."""
         self.is_carried = False
         """Whether the local parameters hold the inner steps of void rounds."""
         self.start: torch.Tensor | None = None
-        """Where the inner steps began, if the outer step of the round before was still to come; see `run_ahead`."""
+        """The start of the inner steps, where they began before the outer step of the last round; see `run_ahead`."""
         self.is_ahead = False
-        """The inner steps of the round under way began before the outer step of the round before."""
+        """Whether the inner steps of the round under way began before the outer step of the last round."""
         self._due: tuple[Ranges, float, int] | None = None
-        """The fragment whose outer parameters are to be mixed in; see `mix_later`."""
+        """The fragment whose outer parameters are still to be mixed in; see `mix_later`."""
         self.fraction = 1.0
-        """Part of the last round's samples that this host trained."""
+        """The part of the last round's samples that this host trained."""
         self.round: int | None = None
-        """The round whose inner steps are under way or done; none at a boundary."""
+        """The round whose inner steps are under way or done; None at a boundary."""
         self.has_diverged = False
-        """The round's inner steps diverged: its local parameters are to return to the outer parameters, whatever comes."""
+        """Whether the round's inner steps diverged: its local parameters then return to the outer parameters in any case."""
         self.adoption_steps: int | None = None
-        """Inner steps since this host adopted foreign parameters; none where it never did."""
+        """Inner steps since this host adopted foreign parameters; None where it never did."""
 
     def set_outer(self, outer: torch.Tensor, momentum: torch.Tensor, *, digests: tuple[Digest, Digest] | None = None) -> None:
-        """Outer parameters and momentum <- these [P], with their `state_digests` where they are known."""
+        """Replace outer parameters and momentum by these [P], with their `state_digests` where they are known."""
         for vector in (outer, momentum):
             assert vector.dtype in (torch.float32, torch.bfloat16) and vector.device.type == "cpu" and vector.ndim == 1
         assert outer.shape == momentum.shape
@@ -84,16 +86,16 @@ class Instance:
         self._digests = digests
 
     def new_outer(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Vectors without values that the next outer parameters and momentum are written into."""
+        """Return uninitialised vectors for the next outer parameters and momentum."""
         try:
             outer = torch.empty_like(self.outer, pin_memory=self.outer.is_pinned())
-        except RuntimeError:  # as in `pinned`
+        except RuntimeError:  # no page-locked memory is left, as in `pinned`
             outer = torch.empty_like(self.outer)
         return outer, torch.empty_like(self.momentum)
 
     @property
     def digests(self) -> tuple[Digest, Digest]:
-        """Of the outer parameters, and of outer parameters and momentum; computed once."""
+        """The digests of the outer parameters, and of outer parameters and momentum; computed once."""
         if self._digests is None:
             self._digests = state_digests(self.outer, self.momentum)
         return self._digests
@@ -104,12 +106,12 @@ class Instance:
         return self.outer, self.momentum
 
     def keep_present(self) -> None:
-        """Before an outer step: its hosts may go back to the state as it is."""
+        """Keep the state before an outer step, so that its hosts can go back to it."""
         self.kept.append(self.state)
 
     def _training(self) -> tuple[torch.Tensor, InnerOptimizer]:
-        """The state for training, made when it is first asked for: instances that are only served or merged cost no device
-        memory."""
+        """Return local parameters and inner optimizer, made at the first call: instances that are only served or merged cost no
+        device memory."""
         if self._trained is None and self._waiting is not None:
             parameters, state, steps = self._waiting
             local = parameters.to(self._device, copy=True)
@@ -135,14 +137,15 @@ class Instance:
         return self.optimizer.steps if self._waiting is None else self._waiting[2]
 
     def optimizer_copy(self) -> tuple[State, int]:
-        """State and steps of the inner optimizer, on the host."""
+        """Return a copy of the inner optimizer's state, on the host, and its steps."""
         if self._waiting is None:
             return self.optimizer.copied(), self.optimizer.steps
         _, state, steps = self._waiting
         return {name: tensor.clone() for name, tensor in state.items()}, steps
 
     def leave_device(self) -> None:
-        """Wait on the host until training asks for it again, and leave the device's memory to others. Changes no value."""
+        """Move to the host until training needs the instance again, so that others can use the device's memory. Changes no
+        value."""
         if self._trained is not None:
             self._waiting = self.local.to("cpu", copy=True), *self.optimizer_copy()
             self._trained = None
@@ -154,8 +157,8 @@ class Instance:
             self._device = device
 
     def forget_moments(self) -> None:
-        """Zero the inner optimizer's state and warm the learning rate up again: it belongs to parameters that are gone (method
-        section 6)."""
+        """Zero the inner optimizer's state, which belongs to parameters that are gone, and warm the learning rate up again
+        (method section 6)."""
         if self._waiting is not None:
             parameters, state, _ = self._waiting
             self._waiting = parameters, {name: tensor.zero_() for name, tensor in state.items()}, 0
@@ -164,21 +167,21 @@ class Instance:
         self.adoption_steps = 0
 
     def inner_step(self, gradient: torch.Tensor, learning_rate: float) -> None:
-        """One step of the inner optimizer with a gradient [P]."""
+        """Do one step of the inner optimizer with a gradient [P]."""
         self.is_at_boundary = False
         self.optimizer.step(gradient, learning_rate)
         if self.adoption_steps is not None:
             self.adoption_steps += 1
 
     def run_ahead(self, start: torch.Tensor) -> None:
-        """Local parameters <- `start` [P], which becomes the instance's own: the next round begins while the last one, whose
-        pseudo-gradient is made already, is averaged."""
+        """Begin the next round at `start` [P], which becomes the instance's own, while the last round is averaged; its
+        pseudo-gradient exists already."""
         self.local.copy_(start)
         self.start = start
 
     def return_to_outer(self, part: Ranges = (slice(None),), *, kept: float = 0.0) -> None:
-        """Local parameters <- outer parameters, or those of a part, of which `kept` of the own ones stays: the boundary between
-        two rounds."""
+        """Set the local parameters, or those of a part, to the outer ones, of which `kept` stays local. The instance is then at
+        a boundary."""
         if part == (slice(None),):
             self._due = None
         if self._waiting is not None:
@@ -189,18 +192,18 @@ class Instance:
         self.is_carried = self.has_diverged = False
 
     def mix_later(self, part: Ranges, *, kept: float, after_steps: int) -> None:
-        """The outer parameters of a fragment have changed while the inner steps of the next round are under way: once so many
-        of them are done, local parameters <- kept local + (1 - kept) outer ones. May be called from any thread."""
+        """Note that the outer parameters of a fragment changed while the inner steps of the next round are under way. After
+        `after_steps` of these, local parameters become kept * local + (1 - kept) * outer. May be called from any thread."""
         self._due = part, kept, after_steps
 
     def mix_in(self, steps: int | None = None) -> None:
-        """Do what `mix_later` left to do, where so many inner steps of the round are done, or all (None)."""
+        """Do what `mix_later` noted, if so many inner steps of the round are enough for it; None: in any case."""
         if self._due is not None and (steps is None or steps >= self._due[2]):
             (part, kept, _), self._due = self._due, None
             self._mix(self.local, part, kept)
 
     def mixed_local(self) -> torch.Tensor:
-        """A copy of the local parameters [P] on the host, with what is still to be mixed in."""
+        """Return a copy of the local parameters [P] on the host, with what is still to be mixed in."""
         local = self.local.to("cpu", copy=True)
         if self._due is not None:
             part, kept, _ = self._due
@@ -218,12 +221,13 @@ class Instance:
         self.is_at_boundary, self.is_ahead, self.start, self.round = True, False, None, None
 
     def stay_local(self) -> None:
-        """The boundary after a void round: local parameters stay where they are, and the next round goes on from there."""
+        """Come to the boundary after a void round: local parameters stay where they are, and the next round continues from
+        there."""
         self._come_to_boundary()
         self.is_carried = True
 
     def copy(self) -> "Instance":
-        """A fork: equal in everything; neither changes what is the other's. Taken at a boundary."""
+        """Return an independent copy, for a fork at a boundary."""
         assert self.is_at_boundary
         twin = Instance(self.outer, momentum=self.momentum, device=self._device, new_optimizer=self._new_optimizer)
         if self._waiting is not None:

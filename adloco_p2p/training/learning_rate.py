@@ -7,7 +7,7 @@ from adloco_p2p.config.run_config import InnerConfig
 from adloco_p2p.core.model.events import RunInner
 
 DEFAULT_WARMUP_STEPS = 64
-"""Where the run names neither steps nor samples."""
+"""Inner steps of warm-up where the run gives neither steps nor samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,23 +16,24 @@ class LearningRateSchedule:
 
     inner: InnerConfig
     steps_before: int
-    """Inner steps that the lineage has behind it."""
+    """Inner steps of the lineage before this round."""
     num_steps: int
     """Inner steps that this host was given."""
     progress_start: float
     progress_end: float
-    """Part of the run behind the first inner step, and behind the round."""
+    """The part of the run that is done before the first inner step, and after the round."""
     batch_ratio: float
-    """Effective over initial global batch of the instance."""
+    """The effective batch of the instance, relative to the initial global batch."""
     samples_before: int = 0
-    """Samples that the lineage has behind it, ..."""
+    """Samples of the lineage before this round."""
     num_samples: int = 0
-    """... and those of the round, over all hosts."""
+    """Samples of this round, over all hosts."""
     factor: float = 1.0
-    """That signers of the run ordered."""
+    """The factor that signers of the run ordered."""
 
     def learning_rate(self, step: int, adoption_steps: int | None) -> float:
-        """Of inner step `step` (from 0) of the round; `adoption_steps` since foreign parameters were adopted, if ever."""
+        """Return the rate of inner step `step` (from 0) of the round. `adoption_steps`: inner steps since foreign parameters
+        were adopted; None: never."""
         inner = self.inner
         rate = self.factor * inner.learning_rate * self._decay(step)
         rate *= self._warmup(step)
@@ -43,7 +44,8 @@ class LearningRateSchedule:
         return rate
 
     def _warmup(self, step: int) -> float:
-        """By samples where the run counts them: up to the end of the step, as if all hosts did theirs alike."""
+        """Return the warm-up factor. Where the run counts samples, those up to the end of the step count, as if all hosts did
+        theirs alike."""
         if self.inner.warmup_samples is None:
             warmup_steps = DEFAULT_WARMUP_STEPS if self.inner.warmup_steps is None else self.inner.warmup_steps
             return _warmup(self.steps_before + step, warmup_steps)
@@ -53,14 +55,14 @@ class LearningRateSchedule:
     def _decay(self, step: int) -> float:
         if self.inner.schedule == "constant":
             return 1.0
-        # interpolated inside the round, so that the rate is continuous at its boundaries
+        # Interpolated inside the round, so that the rate is continuous at its boundaries.
         progress = self.progress_start + (self.progress_end - self.progress_start) * step / self.num_steps
         floor = self.inner.final_fraction
         return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
 
 
 def learning_rate_schedule(effect: RunInner, *, inner: InnerConfig, initial_batch: int) -> LearningRateSchedule:
-    """The schedule of the round that a plan asks for."""
+    """Return the schedule of the round that a plan asks for."""
     return LearningRateSchedule(
         inner=inner,
         steps_before=effect.plan.inner_steps_before,
@@ -75,5 +77,5 @@ def learning_rate_schedule(effect: RunInner, *, inner: InnerConfig, initial_batc
 
 
 def _warmup(steps_done: int, warmup_steps: int) -> float:
-    """Rises linearly over `warmup_steps` steps; the first is not zero."""
+    """Return a factor that rises linearly over `warmup_steps` steps; the first is not zero."""
     return 1.0 if steps_done >= warmup_steps else (steps_done + 1) / warmup_steps

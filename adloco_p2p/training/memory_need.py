@@ -52,46 +52,48 @@ PROCESS_BYTES = 650 << 20
 SHARD_PROCESS_BYTES = 430 << 20
 """A process that holds a part of a model, before it has one (`benchmarks/shards.py`)."""
 EXCHANGE_BYTES = 64 << 20
-"""Through which vectors pass between a peer and the processes of a divided model."""
+"""The shared memory through which vectors pass between a peer and the processes of a divided model."""
 MOST_LOOKS = 2
-"""Of one device at a time, as `runtime/node/looks.py` has it."""
+"""The most looks that one device has at a time, as in `runtime/node/looks.py`."""
 _FLOAT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Bytes for one instance of a peer on a network."""
+    """The bytes that one peer needs for one instance, on devices, host and disk."""
 
     num_parameters: int
-    """Trainable ones."""
+    """The number of trainable parameters."""
     process: int
-    """Whatever is trained."""
+    """Bytes on the host, whatever is trained."""
     device: int
     device_more: int
-    """For each further instance."""
+    """Bytes on the device for each further instance."""
     whole: int | None
-    """On each device that holds a part of the model (`shards`), whatever their number; none where it cannot be divided."""
+    """Bytes on each device that holds a part of the model (`shards`), whatever their number; None where the model cannot be
+    divided."""
     host: int
     local_host: int
-    """On the host where the model is divided: local parameters, and with `outer.overlap` those set aside in an evaluation."""
+    """Bytes on the host of a divided model: local parameters, and with `outer.overlap` those set aside in an evaluation."""
     checkpoint: int
-    """On the disk."""
+    """Bytes on the disk for one checkpoint."""
     averages: int
-    """On the disk, as many as are kept in the course of a run."""
+    """Bytes on the disk for the averages that are kept in the course of a run."""
     download: int
-    """More on the host, while a joiner downloads a state that would have been given up."""
+    """More bytes on the host while a joiner downloads a state that would otherwise be freed."""
 
     def divided(self, shards: int) -> int:
-        """On each of so many devices. For a model that can be divided."""
+        """Return the bytes on each of so many devices, for a model that can be divided."""
         assert self.whole is not None
         return -(-self.device // shards) + self.whole
 
     def divided_host(self, shards: int) -> int:
-        """On the host beside `host` and `process`, where the devices have memory of their own."""
+        """Return the bytes on the host beside `host` and `process`, where the devices have memory of their own."""
         return self.local_host + EXCHANGE_BYTES + shards * SHARD_PROCESS_BYTES
 
     def least_shards(self, free_bytes: int) -> int | None:
-        """Over how many devices with so much memory the model has to be divided to fit them; none where that does not help."""
+        """Return the smallest number of devices with so much memory over which the model fits; None where division does not
+        help."""
         if self.whole is None:
             return None
         return next((shards for shards in range(2, MOST_SHARDS + 1) if self.divided(shards) <= free_bytes), None)
@@ -100,8 +102,8 @@ class MemoryNeed:
 def memory_need(
     run: RunConfig, layout: Layout, *, matrices: frozenset[str], frozen_bytes: int, whole_bytes: int | None = None
 ) -> MemoryNeed:
-    """Of a model with this layout; `matrices` as in `inner_optimizer`; `frozen_bytes` of parameters that are not trained;
-    `whole_bytes` as `whole`."""
+    """Return the need of a model with this layout. `matrices`: see `inner_optimizer`; `frozen_bytes`: the bytes of parameters
+    that are not trained; `whole_bytes`: see `MemoryNeed.whole`."""
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
     state = run.outer.state_bytes_per_parameter
@@ -125,17 +127,17 @@ def _has_residual(run: RunConfig) -> bool:
 
 
 def _part(run: RunConfig) -> float:
-    """The largest part of the vector that a round averages."""
+    """Return the largest part of the vector that a round averages."""
     return 1 / run.averaging.fragments if run.outer.overlap == "streaming" else 1.0
 
 
 def _coded(run: RunConfig) -> float:
-    """Bytes per parameter of what is on its way."""
+    """Return the bytes per parameter of a vector as encoded."""
     return run.averaging.bytes_per_value * run.averaging.fragments * _part(run)
 
 
 def _lasting(run: RunConfig, state: int) -> float:
-    """Bytes per parameter on the host at any time; `state`: of outer parameters and momentum."""
+    """Return the bytes per parameter that are on the host at all times. `state`: those of outer parameters and momentum."""
     averaging, is_assessed = run.averaging, run.averaging.assess_every > 0
     kept = 1 + (averaging.recheck > 0 or is_assessed) + (not codec_named(averaging.codec).is_verbatim)
     states = 3 if run.guard.enabled else 2
@@ -149,13 +151,13 @@ def _outer_bytes(run: RunConfig) -> int:
 
 
 def _earlier_bytes(run: RunConfig, size: int) -> int:
-    """Of the averages before the last one."""
+    """Return the bytes of the averages before the last one."""
     each = max(1, round(_coded(run) * size))
     return each * min(results_kept(run.work.rounds_kept), kept_bytes(size) // each)
 
 
 def _moment_bytes(run: RunConfig, state: int, size: int) -> int:
-    """On the host beside those, while vectors are averaged or the outer step is done."""
+    """Return the bytes that come on top on the host during an averaging or an outer step."""
     codec, rule = codec_named(run.averaging.codec), rule_named(run.averaging.aggregation)
     part, sent = _part(run), round(_coded(run) * size)
     lost = _FLOAT * codec.needs_feedback * part

@@ -1,4 +1,4 @@
-"""The largest micro-batch that a device holds (method section 8)."""
+"""Searches for the largest micro-batch that a device holds (method section 8)."""
 
 from collections.abc import Callable, Set
 
@@ -12,12 +12,13 @@ from adloco_p2p.training.instance import Instance, NewOptimizer
 from adloco_p2p.training.shell import ModelShell
 
 _FIRST_PATIENCE, _MOST_PATIENCE = 4, 512
-"""Rounds without an out-of-memory before a larger micro-batch is tried again; doubled by every out-of-memory."""
+"""Rounds without an out-of-memory before a larger micro-batch is tried again: at first, and at most. Every out-of-memory
+doubles the number."""
 
 
 class MicroBatchLimit:
-    """The probed limit, lowered by an out-of-memory, and carefully raised again: what was short may have been another program's
-    memory, or fragments that are whole again."""
+    """The micro-batch limit of a device: the probed one, lowered by an out-of-memory and carefully raised again, because
+    another program may have held the memory, or fragmentation may be over."""
 
     def __init__(self, probed: int) -> None:
         self.samples = self._probed = probed
@@ -25,7 +26,7 @@ class MicroBatchLimit:
         self._rounds = 0
 
     def note_round(self, fitting: int) -> None:
-        """A round ended in which `fitting` samples were the limit."""
+        """Note the end of a round in which `fitting` samples were the limit."""
         if fitting < self.samples:
             self.samples, self._rounds = fitting, 0
             self._patience = min(_MOST_PATIENCE, 2 * self._patience)
@@ -36,7 +37,8 @@ class MicroBatchLimit:
 
 
 def largest_fitting(fits: Callable[[int], bool], *, limit: int) -> int:
-    """The largest size up to `limit` that fits, where smaller ones fit too; 0 where none does. Doubles, then bisects."""
+    """Return the largest size up to `limit` that fits, or 0 where none does, by doubling and then bisection. Wherever a size
+    fits, all smaller ones must fit, too."""
     assert limit >= 1
     good, size = 0, 1
     while size <= limit and fits(size):
@@ -52,21 +54,21 @@ def largest_fitting(fits: Callable[[int], bool], *, limit: int) -> int:
 
 
 def search_cpu(shell: ModelShell, *, sequence_length: int, vocab_size: int, budget_bytes: int, limit: int) -> int:
-    """From a budget for activations and gradients, by counting what autograd saves for one sample and for two.
+    """Search within a budget for activations and gradients, by counting what autograd saves for one sample and for two.
 
     The machine has no hard limit to run into, and the count is the same every time. Raises DeviceError where the budget does
     not hold one sample.
     """
     shell.module.train()
-    with shell.keeping_activations():  # so with activation checkpointing the limit is far below what would fit
-        own = {parameter.untyped_storage()._cdata for parameter in shell.module.parameters()}  # a frozen base, too
+    with shell.keeping_activations():  # so with activation checkpointing the result is far below what would fit
+        own = {parameter.untyped_storage()._cdata for parameter in shell.module.parameters()}  # also those of a frozen base
         one, two = (step_bytes(shell, synthetic_rows(n, sequence_length, vocab_size).to(shell.device), own) for n in (1, 2))
     shell.free_cache()
     return fitting_samples(one, two, gradient_bytes=shell.gradient.nbytes, budget_bytes=budget_bytes, limit=limit)
 
 
 def fitting_samples(one: int, two: int, *, gradient_bytes: int, budget_bytes: int, limit: int) -> int:
-    """From the `step_bytes` of one sample and of two."""
+    """Return the number of samples that fit the budget, from the `step_bytes` of one sample and of two."""
     per_sample = two - one
     assert per_sample > 0, (one, two)
     fixed = one - per_sample + gradient_bytes
@@ -77,16 +79,18 @@ def fitting_samples(one: int, two: int, *, gradient_bytes: int, budget_bytes: in
 
 
 def step_bytes(shell: ModelShell, rows: Batch, own: Set[int]) -> int:
-    """Bytes of a forward and backward beside parameters and gradients. `own`: memory of the parameters.
+    """Return the bytes that a forward and backward need beside parameters and gradients: the tensors that autograd saves and,
+    as an estimate of backward's logits and their gradient, twice the largest of them. Logits that are made in chunks are not
+    saved; those of a chunk and their gradients count instead.
 
-    The tensors that autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient
-    beside them. Logits that are made in chunks are not saved; a chunk's count, and their gradients."""
-    saved: dict[StorageWeakRef, int] = {}  # weak: counting takes the memory of one layer, and no identity is used twice
+    `own`: the storages of the parameters.
+    """
+    saved: dict[StorageWeakRef, int] = {}  # weak references: only one layer stays in memory, and no identity is used twice
 
     nothing = torch.empty(0)
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        # Nothing is handed back: an output that its own operation saved would hold itself, and the weights, for ever.
+        # Nothing is handed back: an output that its own operation saved would keep itself and the weights alive for ever.
         storage = tensor.untyped_storage()
         if storage._cdata not in own:
             saved[StorageWeakRef(storage)] = storage.nbytes()  # type: ignore[no-untyped-call]
@@ -111,8 +115,8 @@ def search_cuda(
     num_documents: int,
     limit: int,
 ) -> int:
-    """By trying: an inner step, twice per size, beside as much memory as `num_instances` instances keep. `num_documents`: in
-    each row.
+    """Search by trying: an inner step, twice per size, beside the memory that `num_instances` instances keep. `num_documents`:
+    documents in each row.
 
     The process's memory limit (`training.device`) leaves the margin. Raises DeviceError where one sample does not fit.
     """
@@ -157,7 +161,8 @@ def search_cuda(
 
 
 def synthetic_rows(num_samples: int, sequence_length: int, vocab_size: int, *, num_documents: int = 1) -> Batch:
-    """Rows of different tokens, full length; of so many documents each, or as many as there are tokens."""
+    """Return full rows of different tokens, each of `num_documents` documents, or of one document per token where that is
+    fewer."""
     ids = torch.arange(num_samples * sequence_length).remainder(vocab_size).view(num_samples, sequence_length)
     if num_documents == 1:
         return Batch(input_ids=ids, labels=ids)

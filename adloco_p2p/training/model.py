@@ -1,4 +1,4 @@
-"""The model of a run: built from a `transformers` configuration, or loaded."""
+"""Builds the model of a run from a `transformers` configuration, or loads it."""
 
 import torch
 import transformers
@@ -14,8 +14,8 @@ from adloco_p2p.training.pretrained import load_pretrained
 
 
 def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, seed: int) -> transformers.PreTrainedModel:
-    """A causal language model on the CPU whose trainable parameters are fp32: all, or those of its adapters (`adapters.py`).
-    `seed` draws what is not pretrained; torch's global random state is left as it was.
+    """Return a causal language model on the CPU whose trainable parameters are fp32: all parameters, or those of its adapters
+    (`adapters.py`). `seed` draws what is not pretrained; torch's global random state stays as it was.
 
     Raises ConfigError naming the setting that does not work.
     """
@@ -42,7 +42,8 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
 
 
 def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_length: int) -> transformers.PretrainedConfig:
-    """The configuration that the arguments name; every unknown one is an error, which `transformers` would only store."""
+    """Return the configuration that the arguments name. Raises ConfigError for an unknown argument, which `transformers` would
+    only store."""
     arguments = dict(architecture)
     model_type = arguments.pop("model_type", None)
     if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
@@ -59,7 +60,7 @@ def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_
         raise ConfigError(*(f"model.architecture.{key}: {model_type} has no such argument" for key in unknown), code="E209")
     arguments.setdefault("max_position_embeddings", sequence_length)
     arguments["vocab_size"] = vocab_size
-    # no special token of the class's own vocabulary; the model never sees one that the tokenizer does not make
+    # The special tokens of the class's own vocabulary are left out; the model sees only those that the tokenizer makes.
     arguments |= {key: None for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key not in arguments}
     try:
         return transformers.AutoConfig.for_model(model_type, **arguments)
@@ -68,7 +69,7 @@ def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_
 
 
 def _is_known(model_type: str, key: str, value: Scalar) -> bool:
-    """Whether the argument has an effect: the configuration has the name, or changes in something else because of it."""
+    """Return whether the argument has an effect: the configuration has the name, or something else in it changes."""
     plain = transformers.AutoConfig.for_model(model_type)
     if key in plain.to_dict() or key in plain.attribute_map:
         return True
@@ -81,8 +82,8 @@ def _is_known(model_type: str, key: str, value: Scalar) -> bool:
 
 
 def check_texts_apart(module: transformers.PreTrainedModel, model: ModelConfig) -> None:
-    """Raise ConfigError where texts of one row, each with positions from 0 on, read each other. Only some architectures of
-    `transformers` make their attention mask from the positions."""
+    """Raise ConfigError where texts of one row, each with positions from 0 on, can read each other. Only some architectures of
+    `transformers` derive their attention mask from the positions."""
     setting, value = "model.architecture", module.config.model_type
     if model.plugin:
         setting, value = "model.plugin", model.plugin
@@ -98,7 +99,8 @@ def check_texts_apart(module: transformers.PreTrainedModel, model: ModelConfig) 
 
 
 def _mixes_texts(module: transformers.PreTrainedModel) -> bool:
-    """Whether the second of two texts in a row has a gradient at the first one; exactly none where a mask is between them."""
+    """Return whether the second of two texts in a row has a gradient at the first one; a mask between them leaves exactly
+    none."""
     length = 4
     ids = torch.arange(2 * length).unsqueeze(0) % module.config.get_text_config().vocab_size
     positions = torch.arange(length).repeat(2).unsqueeze(0)
@@ -131,11 +133,11 @@ def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        with torch.no_grad():  # two tokens find sizes that do not fit each other, here instead of in the first inner step
+        with torch.no_grad():  # two tokens find sizes that do not match, here instead of in the first inner step
             module(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=False)
     except ConfigError:
         raise
-    except Exception as error:  # torch and transformers refuse impossible sizes with whatever error they happen to run into
+    except Exception as error:  # torch and transformers refuse impossible sizes with various errors
         sizes = " ".join(f"{key}={value}" for key, value in sorted(given.items()) if type(value) is int)
         raise ConfigError(
             f"model.architecture: these sizes do not make a {config.model_type}: {sizes or 'none is set'}; torch reports:"
@@ -146,6 +148,6 @@ def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar]
 
 
 def _longest_sequence(config: transformers.PretrainedConfig) -> int | None:
-    """Tokens that the positions cover; none for models without such a limit."""
+    """Return how many tokens the positions cover; None for models without such a limit."""
     longest = config.to_dict().get(config.attribute_map.get("max_position_embeddings", "max_position_embeddings"))
     return longest if isinstance(longest, int) else None

@@ -1,8 +1,8 @@
-"""The inner steps of a program of the user's: its own model, data, loss and loop around the same outer rounds.
+"""Outer rounds around a user's own program, which has its own model, data, loss and training loop.
 
-Two threads meet here. The device thread asks for a round and waits; the program's thread does the steps of the round and comes
-back to `OwnLoop.step` after each. Parameters are touched in the program's thread only: while it waits for a round it also does
-what the device thread asks of it (`_Handover.ask`), such as an evaluation.
+Two threads meet here. The device thread asks for a round and waits; the program's thread does the inner steps and calls
+`OwnLoop.step` after each. Only the program's thread touches the parameters: while it waits for a round it also does what the
+device thread asks of it (`_Handover.ask`), such as an evaluation.
 """
 
 import math
@@ -30,17 +30,17 @@ from adloco_p2p.training.inner_optimizer import InnerOptimizer, State
 from adloco_p2p.training.progress import IsEnough, OnProgress, never_enough
 
 LOOK_SECONDS = 0.05
-"""How often the device thread looks whether it should stop while the program computes."""
+"""How often the device thread checks whether it should stop while the program computes."""
 UNLIMITED_SAMPLES = 1 << 20
-"""How many samples fit one pass is the program's business: the plan never asks it to accumulate."""
+"""How many samples fit one pass is left to the program: the plan never asks it to accumulate."""
 
 Parameters = Sequence[torch.nn.Parameter]
 Evaluate = Callable[[], float]
-"""Held-out loss of the model as it is, in nats per predicted token."""
+"""Returns the held-out loss of the model as it is, in nats per predicted token."""
 
 
 def layout_digest(parameters: Parameters) -> str:
-    """Of the shapes in their order: what peers of one run have in common."""
+    """Return the digest of the parameters' shapes in order, which all peers of a run share."""
     return canonical.digest([list(parameter.shape) for parameter in parameters])
 
 
@@ -51,59 +51,59 @@ class _Round:
     number: int
     share: HostShare
     start: torch.Tensor
-    """Parameters [P] to begin from."""
+    """The parameters [P] from which the round begins."""
     begun: float = 0.0
     steps: int = 0
     samples: int = 0
     tokens: int = 0
     loss_sum: torch.Tensor | float = 0.0
-    """Of losses times samples; on the program's device, so that no step waits for it."""
+    """The sum of losses times samples, on the program's device, so that no step waits for it."""
     last_loss: torch.Tensor | float = math.nan
     seconds: float = 0.0
     is_discarded: bool = False
-    """The node waits for it no longer."""
+    """Whether the node no longer waits for it."""
     ends_early: bool = False
-    """Its next step is its last one."""
+    """Whether its next step is its last one."""
     end: torch.Tensor | None = None
-    """Parameters [P] after the last step, once the program has done it."""
+    """The parameters [P] after the last step; None before it."""
 
 
 @dataclass(slots=True)
 class _Ended:
-    """No round comes any more."""
+    """The end of the run: no further round comes."""
 
     error: BaseException | None
     outer: torch.Tensor | None
-    """Outer parameters [P] at the last boundary."""
+    """The outer parameters [P] at the last boundary."""
 
 
 @dataclass(slots=True)
 class _Handover:
-    """The inputs of a round: the device thread puts them, and the program's thread takes them while it waits."""
+    """Hands rounds from the device thread to the program's thread, which takes them while it waits."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
-    """Guards the round under way, and is notified after each of its steps."""
+    """Guards the round under way; notified after each of its steps."""
     _jobs: "queue.SimpleQueue[_Round | _Ended | Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
 
     def put(self, item: _Round | _Ended) -> None:
         self._jobs.put(item)
 
     def ask(self, work: Callable[[], float]) -> float:
-        """Have it done by the program's thread. Not to be called from there."""
+        """Return the result of `work`, done by the program's thread. Must not be called from that thread."""
         answer: Future[float] = Future()
 
         def do() -> None:
             try:
                 answer.set_result(work())
-            except BaseException as error:  # handed to the device thread, which ends the node with it
+            except BaseException as error:  # the device thread raises it, and the node ends with it
                 answer.set_exception(error)
 
         self._jobs.put(do)
         return answer.result()
 
     def serve(self, *, timeout_seconds: float | None = None) -> _Round | _Ended:
-        """Do what is asked until a round begins, or none comes any more. Rounds that were discarded before they began are
-        passed over. Raises TimeoutError."""
+        """Do what is asked until a round begins or the run ends. Skips rounds that were discarded before they began. Raises
+        TimeoutError."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -118,7 +118,7 @@ class _Handover:
 
 
 class _ProgramsOptimizer:
-    """Stands for the program's inner optimizer, which is none of ours: no state, no step."""
+    """Takes the place of an inner optimizer: the program has its own, so this one has no state and does no step."""
 
     def __init__(self) -> None:
         self.state: State = {}
@@ -138,11 +138,11 @@ class _ProgramsOptimizer:
 
 
 class OwnLoop(HostedInstances):
-    """The engine of a peer whose inner steps are the program's. `step`, `wait`, `finish_early` are called from the program's
-    thread; everything else from the runtime's, as of any engine."""
+    """The engine of a peer whose inner steps a program does. The program's thread calls `step`, `wait` and `finish_early`; the
+    runtime calls everything else, as with any engine."""
 
     def __init__(self, run: RunConfig, me: PeerId, parameters: Parameters, *, evaluate: Evaluate | None) -> None:
-        """`parameters`: the program's, all fp32, in the same order and shapes on every peer."""
+        """`parameters`: those of the program, all fp32, in the same order and with the same shapes on every peer."""
         super().__init__(run, me, {"cpu": torch.device("cpu")})
         self._parameters = parameters
         self._layout = layout_digest(parameters)
@@ -150,24 +150,25 @@ class OwnLoop(HostedInstances):
         self._evaluate = evaluate
         self._handover = _Handover()
         self._round: _Round | None = None
-        """Under way, or ended by the program."""
+        """The round under way, or the one that the program has just ended."""
         self._ended: _Ended | None = None
 
     # --- the program's side ------------------------------------------------------------------------------------------
 
     @property
     def round(self) -> int | None:
-        """The number of the round whose steps are to be done; none before the first one and after the last."""
+        """The number of the round whose steps are to be done; None before the first and after the last one."""
         return None if self._round is None else self._round.number
 
     @property
     def share(self) -> HostShare | None:
-        """This peer's part of the plan of that round."""
+        """This peer's share of the plan of that round."""
         return None if self._round is None else self._round.share
 
     def wait(self, *, timeout_seconds: float | None = None) -> bool:
-        """Until a round begins, whose start the parameters then are, or the node has ended: False; then they are those of the
-        last boundary, also where the program has done a step since. Raises what ended it, and TimeoutError."""
+        """Wait until a round begins, and set the parameters to its start. Returns False once the node has ended; the parameters
+        are then those of the last boundary, even where the program has done a step since. Raises the error that ended the node,
+        and TimeoutError."""
         if self._ended is None:
             match self._handover.serve(timeout_seconds=timeout_seconds):
                 case _Round() as begun:
@@ -185,11 +186,11 @@ class OwnLoop(HostedInstances):
         return False
 
     def step(self, *, samples: int, tokens: int, loss: torch.Tensor | float) -> bool:
-        """Count one inner step that the program has done. After the last one of a round: as `wait`, for the next round."""
+        """Count one inner step that the program has done. After the last one of a round, `wait` for the next round."""
         return self.count(samples=samples, tokens=tokens, loss=loss) or self.wait()
 
     def count(self, *, samples: int, tokens: int, loss: torch.Tensor | float) -> bool:
-        """The same without the wait. False where the round is over, or there is none."""
+        """Count one inner step as `step` does, without waiting. Returns False where the round is over, or there is none."""
         current = self._round
         if current is None or current.is_discarded:
             self._round = None
@@ -208,8 +209,8 @@ class OwnLoop(HostedInstances):
         return False
 
     def finish_early(self) -> bool:
-        """End the round with the steps that are done: a smaller contribution. False where there are none, or where the node
-        waits for them no longer."""
+        """End the round with the steps that are done, as a smaller contribution. Returns False where no step is done, or the
+        node no longer waits for the round."""
         current = self._round
         if current is None or current.steps == 0:
             return False
@@ -220,7 +221,7 @@ class OwnLoop(HostedInstances):
         return True
 
     def wait_for_end(self, *, timeout_seconds: float) -> None:
-        """Until the node has ended; rounds that begin are not done. Raises TimeoutError."""
+        """Wait until the node has ended, and do no further round. Raises TimeoutError."""
         self._round = None
         while self._ended is None:
             if isinstance(item := self._handover.serve(timeout_seconds=timeout_seconds), _Ended):
@@ -236,7 +237,7 @@ class OwnLoop(HostedInstances):
         self._round = None
 
     def _check_parameters(self) -> None:
-        """They are what they were when the run began. Raises ConfigError."""
+        """Raise ConfigError where the parameters' shapes or types have changed since the run began."""
         if layout_digest(self._parameters) != self._layout or any(one.dtype != torch.float32 for one in self._parameters):
             raise ConfigError(
                 "parameters: their shapes or types have changed; accepted: resize or convert the model before Swarm(...)",
@@ -246,7 +247,8 @@ class OwnLoop(HostedInstances):
     # --- the node's side ---------------------------------------------------------------------------------------------
 
     def close(self, error: BaseException | None) -> None:
-        """No round comes any more; `error`: what ended the node. Called once no other thread of the node uses the engine."""
+        """Announce that no round comes any more, once no other thread of the node uses the engine. `error`: what ended the
+        node."""
         outer = next((hosted.outer.float() for hosted in self._instances.values()), None) if error is None else None
         self._handover.put(_Ended(error, outer))
 
@@ -256,7 +258,7 @@ class OwnLoop(HostedInstances):
 
     @property
     def snapshot_bytes(self) -> int:
-        """Of outer parameters and momentum."""
+        """Bytes of outer parameters and momentum."""
         return 2 * 4 * self.num_parameters
 
     @property
@@ -271,8 +273,8 @@ class OwnLoop(HostedInstances):
         is_enough: IsEnough = never_enough,
         on_progress: OnProgress,
     ) -> InnerResult | None:
-        """Wait until the program has done the round's inner steps, gave fewer, or has done one more than are
-        enough. None where the peer stops before."""
+        """Wait until the program has done the round's inner steps, has ended the round early, or has done one more step than
+        `is_enough` asks for. None where the peer stops before."""
         assert not effect.is_ahead, "combinations.py: a program's rounds wait for the outer step"
         instance = self._begin_round(effect)
         done = _Round(number=effect.round, share=effect.share, start=instance.local.clone())
@@ -307,15 +309,15 @@ class OwnLoop(HostedInstances):
         )
 
     def evaluate(self, instance: InstanceId) -> float | None:
-        """By the program's function, on the outer parameters; none where it has given none."""
+        """Return the program's loss of the outer parameters; None where the program gave no function for it."""
         return None if self._evaluate is None else self._heldout_loss(self._get(instance).outer)
 
     def sample_texts(self, instance: InstanceId) -> list[tuple[str, str]]:  # noqa: ARG002
-        """None: what the program trains need not write text."""
+        """Return none: a program's model need not write text."""
         return []
 
     def heldout_losses(self, instance: InstanceId) -> tuple[float, ...]:  # noqa: ARG002
-        """None: the program has no data sets."""
+        """Return none: a program has no data sets."""
         return ()
 
     def measure_step(
@@ -339,13 +341,13 @@ class OwnLoop(HostedInstances):
         return _ProgramsOptimizer()
 
     def _heldout_loss(self, outer: torch.Tensor) -> float:
-        """0 without a function: then histories that a partition separated are merged unmeasured."""
+        """Return 0 where the program gave no function: histories that a partition separated are then merged unmeasured."""
         if self._evaluate is None:
             return 0.0
         return self._handover.ask(lambda: self._measured(outer))
 
     def _measured(self, outer: torch.Tensor) -> float:
-        """In the program's thread. The next round scatters its own start."""
+        """Measure in the program's thread. The parameters need no way back: the next round sets its own start."""
         assert self._evaluate is not None
         before = gathered(self._parameters)
         scatter_(self._parameters, outer)

@@ -1,4 +1,4 @@
-"""Models and losses of installed packages: built, and held to what the node needs of them."""
+"""Builds models and losses of installed packages, and checks what the node needs of them."""
 
 from collections.abc import Callable
 
@@ -10,12 +10,13 @@ from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.errors import ConfigError
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Logits [n, L, V] in fp32 and targets [n, L], IGNORED_LABEL where there is nothing to predict -> the loss of each token
-[n, L], zero there."""
+"""Logits [n, L, V] in fp32 and targets [n, L] -> the loss of each token [n, L]; zero where the target is IGNORED_LABEL, which
+means that there is nothing to predict."""
 
 
 def plugin_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, seed: int) -> transformers.PreTrainedModel:
-    """Built by the run's entry point, with random weights drawn from `seed`, and tried on two tokens. Raises ConfigError."""
+    """Return the model of the run's entry point, with random weights drawn from `seed`, tried on two tokens. Raises
+    ConfigError."""
     build = load_plugin("model.plugin", model.plugin)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -31,13 +32,13 @@ def plugin_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, s
         types = {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
         if types != {torch.float32}:
             raise TypeError(f"trained parameters are {', '.join(map(str, types)) or 'none'}, and torch.float32 is accepted")
-    except Exception as error:  # code of others, which may fail in any way
+    except Exception as error:  # other people's code, which may fail in any way
         raise ConfigError(f"model.plugin: {model.plugin!r} does not work: {one_line(error)}", code="E232") from error
     return module
 
 
 def plugin_loss(name: str) -> Loss:
-    """The run's loss, held to its shape. Raises ConfigError."""
+    """Return the run's loss, with a check of its shape. Raises ConfigError."""
     loss = load_plugin("model.loss", name)
 
     def checked(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Weights that a run starts from: where they lie, their digest, and how they are loaded.
+"""The weights that a run starts from: where they lie, their digest, and how they are loaded.
 
-They are named by a hub id or a directory, and identified by a digest: over every tensor's name, type, shape and bytes, and over
-the model's configuration. How the tensors are dealt over files does not count.
+A hub id or a directory names them. A digest identifies them: it covers every tensor's name, type, shape and bytes, and the
+model's configuration, but not how files divide the tensors.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ from adloco_p2p.training.model_size import check_size
 
 _READ_BYTES = 1 << 22
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
-"""Entries of config.json about how it was saved."""
+"""Entries of config.json about how the model was saved."""
 
 
 def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
-    """The model that `model.pretrained` names, on the CPU; only safetensors, which cannot carry code. fp32, or as the base of
-    adapters in `model.lora.base_precision`.
+    """Return the model that `model.pretrained` names, on the CPU, in fp32, or as the base of adapters in
+    `model.lora.base_precision`. Loads only safetensors, which cannot carry code.
 
     Raises ConfigError where it cannot be loaded, or where the run states another digest.
     """
@@ -50,7 +50,7 @@ def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
         )
     _checked_files(model)
     config = _config_of(model)
-    config._attn_implementation = _attention(config)  # whatever stands there
+    config._attn_implementation = _attention(config)  # in place of whatever the file says
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if model.lora.rank and model.lora.base_precision == "bfloat16" else torch.float32
     try:
@@ -67,13 +67,13 @@ def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
         )
     except ConfigError:
         raise
-    except Exception as error:  # torch and transformers refuse impossible sizes with whatever error they happen to run into
+    except Exception as error:  # torch and transformers refuse impossible sizes with various errors
         raise _cannot_be_loaded(model, error) from error
     return loaded
 
 
 def stored_dtype(model: ModelConfig) -> torch.dtype:
-    """In which the pretrained weights lie; float32 where there are none."""
+    """Return the type of the pretrained weights as stored; float32 where there are none."""
     if model.pretrained is None:
         return torch.float32
     dtype = _config_of(model).dtype
@@ -81,7 +81,7 @@ def stored_dtype(model: ModelConfig) -> torch.dtype:
 
 
 def _config_of(model: ModelConfig) -> Any:
-    """The configuration of the pretrained model, of whatever class of transformers. Raises ConfigError."""
+    """Return the configuration of the pretrained model, of any class of transformers. Raises ConfigError."""
     try:
         return transformers.AutoConfig.from_pretrained(
             model.pretrained,
@@ -89,19 +89,19 @@ def _config_of(model: ModelConfig) -> Any:
             trust_remote_code=False,
             local_files_only=not is_hub_reachable(),
         )
-    except Exception as error:  # a file of others: each class of transformers has its own ways to refuse one
+    except Exception as error:  # other people's file: each class of transformers has its own ways to refuse one
         raise _cannot_be_loaded(model, error) from error
 
 
 def _attention(config: Any) -> str:
-    """Torch's own attention, or where the architecture cannot use it (Gemma 2, gpt-oss) the plain form. The repository's own
-    choice could name a kernel to be fetched."""
+    """Return torch's own attention, or the plain form where the architecture cannot use it (Gemma 2, gpt-oss). The repository's
+    own choice could name a kernel to download."""
     kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     return "eager" if kind is not None and not kind._supports_sdpa else "sdpa"
 
 
 def weights_digest(model: ModelConfig) -> Digest:
-    """Of the weights that `model.pretrained` names. Raises ConfigError."""
+    """Return the digest of the weights that `model.pretrained` names. Raises ConfigError."""
     assert model.pretrained is not None
     check_source("model.pretrained", model.pretrained, code="E209")
     _check_size(model.pretrained, model.revision or "main")
@@ -111,22 +111,22 @@ def weights_digest(model: ModelConfig) -> Digest:
         tensors = sorted(tensor for file in files for tensor in _tensors(Path(file)))
         described = {name: value for name, value in config.items() if name not in _NOT_THE_MODEL}
         return canonical.digest([_plain(described), [list(tensor) for tensor in tensors]])
-    except Exception as error:  # files of others: anything may stand there
+    except Exception as error:  # other people's files, which may hold anything
         raise _cannot_be_loaded(model, error) from error
 
 
 def _checked_files(model: ModelConfig) -> list[str]:
-    """The checkpoint's safetensors files, which are all that is loaded. Raises ConfigError."""
+    """Return the checkpoint's safetensors files; nothing else is loaded. Raises ConfigError."""
     assert model.pretrained is not None
     try:
         return _weight_files(model.pretrained, model.revision or "main")
-    except Exception as error:  # files of others: anything may stand there
+    except Exception as error:  # other people's files, which may hold anything
         raise _cannot_be_loaded(model, error) from error
 
 
 def _check_size(source: str, revision: str) -> None:
-    """Ask the hub how large the weights are, as far as they are not here yet. Raises ConfigError where they have no room. Where
-    the hub does not answer there is no estimate: the download reports why, or finds the files in the cache."""
+    """Raise ConfigError where the disk has no room for the weights that the hub has and this machine lacks. There is no
+    estimate where the hub does not answer: the download then reports why, or finds the files in the cache."""
     if Path(source).is_dir() or not is_hub_reachable():
         return
     try:
@@ -146,8 +146,8 @@ def _file(source: str, name: str, revision: str) -> str:
 
 
 def _weight_files(source: str, revision: str) -> list[str]:
-    """Every safetensors file of the checkpoint, downloaded where needed. Raises OSError where there is none, ValueError where
-    other files would be loaded."""
+    """Return every safetensors file of the checkpoint, downloaded where needed. Raises OSError where there is none, and
+    ValueError where other files would be loaded."""
     is_offline = not is_hub_reachable()
     adapters = cached_file(
         source,
@@ -177,8 +177,8 @@ def _weight_files(source: str, revision: str) -> list[str]:
 
 
 def _tensors(path: Path) -> list[tuple[str, str, str, str]]:
-    """Name, type, shape and SHA-256 of every tensor of a safetensors file. Raises SafetensorError where it is none:
-    a million tensors could share the bytes that are read for each of them."""
+    """Return name, type, shape and SHA-256 of every tensor of a safetensors file. Raises SafetensorError where the file is not
+    one, or where tensors overlap: a million of them could share the bytes that are read for each."""
     with safe_open(path, framework="pt"):
         pass
     with path.open("rb") as file:
@@ -199,7 +199,7 @@ def _tensors(path: Path) -> list[tuple[str, str, str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON without numbers that have no canonical form."""
+    """Return the value as JSON, with text for numbers that have no canonical form."""
     return json.loads(json.dumps(value, default=str), parse_constant=str)
 
 

@@ -1,16 +1,16 @@
-"""What the runtime gives the inner steps of a round, beside the plan: when they are enough, and where they are shown."""
+"""Callbacks that the runtime gives the inner steps of a round: when they are enough, and where their progress is shown."""
 
 from collections.abc import Callable
 from typing import SupportsFloat
 
 IsEnough = Callable[[int], bool]
-"""(inner steps done) -> whether they are enough."""
+"""Inner steps done -> whether they are enough."""
 OnProgress = Callable[[int, SupportsFloat, int], None]
-"""(inner steps done, mean loss of the last one, its predicted tokens), after every inner step. The loss lies on the device:
-reading it waits for the device, so a caller that throttles reads only what it shows."""
+"""Called after every inner step with the inner steps done, the mean loss of the last one and its predicted tokens. The loss
+lies on the device, and reading it waits for the device, so a caller should read only the losses that it shows."""
 
 
 def never_enough(steps: int) -> bool:
-    """Inner steps are done as planned."""
+    """Let all planned inner steps be done."""
     del steps
     return False

@@ -1,5 +1,5 @@
-"""How many documents rows hold is known where they are read. transformers looks at the positions instead, in every forward, and
-where these lie on a GPU the host waits for all that the GPU has to do, and then the GPU for the host."""
+"""Tells forwards how many documents their rows hold, which is known where rows are read. transformers looks at the positions
+instead, in every forward; where these lie on a GPU, the host waits for all work of the GPU, and then the GPU for the host."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +10,10 @@ from transformers import masking_utils
 
 
 class _Known(local):
-    """Of the thread; a context variable is nothing that torch.compile can trace."""
+    """What is known in this thread; torch.compile cannot trace a context variable."""
 
     has_several: bool | None = None
-    """None: not known."""
+    """Whether a row holds several documents; None: not known."""
     needs_mask = True
 
 
@@ -22,7 +22,7 @@ _look = masking_utils.find_packed_sequence_indices
 
 
 def _documents(position_ids: torch.Tensor) -> torch.Tensor | None:
-    """As transformers has it: the number of each token's document [n, L]; none where every row is one."""
+    """Return the number of each token's document [n, L], as transformers does; None where every row is one document."""
     if _KNOWN.has_several is None:
         numbers: torch.Tensor | None = _look(position_ids)
         return numbers
@@ -30,14 +30,14 @@ def _documents(position_ids: torch.Tensor) -> torch.Tensor | None:
 
 
 def is_mask_needed() -> bool:
-    """Whether attention of this thread's forward has only masks to find where documents begin."""
+    """Return whether attention in this thread's forward can find the documents by masks only."""
     return _KNOWN.needs_mask
 
 
 @contextmanager
 def known_documents(*, has_several: bool, needs_mask: bool = True) -> Iterator[None]:
-    """Forwards of this thread inside do not look. `has_several`: a row holds more than one document. `needs_mask`: see
-    `is_mask_needed`."""
+    """Let forwards of this thread use what is known instead of looking at positions. `has_several`: whether a row holds more
+    than one document. `needs_mask`: see `is_mask_needed`."""
     masking_utils.find_packed_sequence_indices = _documents
     before = _KNOWN.has_several, _KNOWN.needs_mask
     _KNOWN.has_several, _KNOWN.needs_mask = has_several, needs_mask

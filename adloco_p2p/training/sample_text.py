@@ -6,20 +6,21 @@ from typing import Any, Protocol
 import torch
 
 TEMPERATURE = 0.7
-"""Of sampling, also of `adloco-peer generate`: far below 1 the text repeats itself, far above it falls apart."""
+"""The temperature of sampling, also in `adloco-peer generate`: text repeats itself far below 1, and falls apart far above
+it."""
 
 NextLogits = Callable[[torch.Tensor], torch.Tensor]
-"""Token ids [n] in, logits of the next one [vocabulary] out, fp32 on the CPU."""
+"""Token ids [n] -> logits of the next token [vocabulary], fp32 on the CPU."""
 
 
 class TextCodec(Protocol):
-    """Of the run's tokenizer."""
+    """Translates texts to ids and back by the run's tokenizer."""
 
     @property
     def end_of_document(self) -> int: ...
 
     def encode(self, texts: Sequence[str]) -> Sequence[Any]:
-        """Token ids of each text, an array of integers."""
+        """Return the token ids of each text, as arrays of integers."""
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
@@ -35,8 +36,8 @@ def continued(
     temperature: float,
     seed: int,
 ) -> list[int]:
-    """At most `num_tokens` ids that follow the prompt [n]; fewer where one of `ends` comes, which is left out. The model sees
-    the last `room` ids. Temperature 0 takes the most likely one each time. Draws no number from torch's global generator."""
+    """Return at most `num_tokens` ids that follow the prompt [n], ending before any of `ends`. The model sees the last `room`
+    ids. Temperature 0 takes the most likely id each time. Draws no number from torch's global generator."""
     assert prompt, "nothing to continue"
     chance = torch.Generator().manual_seed(seed)
     ids = [*prompt]

@@ -11,7 +11,7 @@ from adloco_p2p.training.instance import Instance
 
 
 def saved_tensors(hosted: Instance, *, has_fragments: bool) -> dict[str, torch.Tensor]:
-    """CPU tensors that nobody writes to: outer parameters and momentum themselves, copies of the others."""
+    """Return CPU tensors that nobody writes to: outer parameters and momentum themselves, and copies of the others."""
     state, _ = hosted.optimizer_copy()
     tensors = {"outer": hosted.outer, "momentum": hosted.momentum, **state}
     if has_fragments or (hosted.is_carried and hosted.start is None):
@@ -27,8 +27,8 @@ def load_saved_(
     *,
     has_fragments: bool,
 ) -> dict[str, object]:
-    """`hosted`, which has the checkpoint's outer parameters and momentum, becomes what was saved. Returns where it read its
-    data. Raises StorageError."""
+    """Restore `hosted`, which has the checkpoint's outer parameters and momentum already, to the saved state. Returns the saved
+    place in its data. Raises StorageError."""
     match meta:
         case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed)}:
             pass
@@ -48,7 +48,7 @@ def load_saved_(
 def check_saved(
     instance: InstanceId, tensors: Mapping[str, torch.Tensor], names: Sequence[str], *, size: int, dtype: torch.dtype
 ) -> None:
-    """Check that vectors of `size` values are there. Raises StorageError."""
+    """Raise StorageError unless all named vectors are there, with `size` values of this type."""
     for name in names:
         if name not in tensors or tensors[name].shape != (size,) or tensors[name].dtype != dtype:
             raise _other_model(instance, name)

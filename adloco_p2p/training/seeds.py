@@ -6,10 +6,10 @@ from adloco_p2p.core.model.scalars import InstanceId
 
 
 def derived_seed(*parts: object) -> int:
-    """A seed for torch from a tuple of plain values: equal on every peer, unrelated for unequal values."""
+    """Return a seed for torch from plain values: equal on every peer, unrelated for unequal values."""
     return int(canonical.digest(parts)[:15], 16)
 
 
 def initial_seed(run: RunConfig, instance: InstanceId) -> int:
-    """Seed of an instance's random weights: one for all, except where the instances start different."""
+    """Return the seed of an instance's random weights: the same for all instances, unless they are to start different."""
     return derived_seed(run.seed, "weights", instance if run.instances.start == "different" else 0)

@@ -22,7 +22,7 @@ from adloco_p2p.training.row_documents import known_documents
 
 
 class ModelShell:
-    """The module, the gradient that every instance shares, and the loss. Instances cost no second module."""
+    """The module, the loss, and the gradient that all instances share, so that another instance needs no second module."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class ModelShell:
         loss: Loss | None = None,
         is_divided: bool = False,
     ) -> None:
-        """`loss` of each token instead of cross-entropy. `is_divided`: over processes (`training/shards`), which hold the
-        parameters and their gradient, so here is neither; `bind` is not for it."""
+        """`loss`: a loss for each token in place of cross-entropy. `is_divided`: processes (`training/shards`) hold the
+        parameters and their gradient, so neither is here and `bind` must not be called."""
         self.module = module.to(device)
         self.device = device
         self.layout = layout_of(module)
@@ -46,7 +46,7 @@ class ModelShell:
         self._recomputes = False
         self._loss = loss
         self._head = head_of(self.module) if loss is None else None  # another loss needs the logits of all tokens
-        if is_bfloat16:  # from here on every forward is one inside of autocast
+        if is_bfloat16:  # from here on every forward is inside of autocast
             leave_casts_to_autocast(self.module)
             cast_experts(self.module)
         self._bound: torch.Tensor | None = None
@@ -56,19 +56,20 @@ class ModelShell:
 
     @property
     def is_loss_chunked(self) -> bool:
-        """Whether the logits of a micro-batch are made, and forgotten, some tokens at a time."""
+        """Whether the logits of a micro-batch are made, and freed, for some tokens at a time."""
         return self._head is not None
 
     def logits_bytes(self, num_tokens: int) -> int:
-        """Of a chunked loss, for that many tokens, beside the tensors that autograd saves: logits and their gradient in fp32,
-        those of the model's own type, and a chunk's gradient of the head. 0 where all logits are saved."""
+        """Return the bytes that a chunked loss of that many tokens needs beside the tensors that autograd saves: logits and
+        their gradient in fp32, logits in the model's own type, and a chunk's gradient of the head. 0 where all logits are
+        saved."""
         if self._head is None:
             return 0
         return 3 * 4 * min(self._head.chunk_values, num_tokens * self._head.vocab_size) + self._head.gradient_bytes
 
     @contextmanager
     def keeping_activations(self) -> Iterator[None]:
-        """Without activation checkpointing inside, where it is on: what it recomputes cannot be counted."""
+        """Switch activation checkpointing off inside, because what it recomputes cannot be counted."""
         is_on = self._recomputes
         if is_on:
             self.module.activation_checkpointing_disable()
@@ -80,12 +81,13 @@ class ModelShell:
 
     @contextmanager
     def casting_once(self) -> Iterator[None]:
-        """Inside, trained parameters are cast to bfloat16 once for all micro-batches, so they must not change. With activation
-        checkpointing they are cast for each, as the casts would outlive what it saves. Backward belongs inside."""
+        """Cast trained parameters to bfloat16 once for all micro-batches inside, so they must not change. With activation
+        checkpointing each micro-batch casts them, since the casts would outlive the saved tensors. Backward belongs inside."""
         if not self._is_bfloat16 or self._recomputes:
             yield
             return
-        # torch forgets casts where the outermost context ends; this one, which casts nothing itself, makes that the step's end
+        # Torch drops its casts where the outermost autocast context ends. This one casts nothing itself, and moves that to the
+        # step's end.
         with ExitStack() as stack:
             stack.enter_context(torch.autocast(self.device.type, enabled=False))
             if self._head is not None:
@@ -93,7 +95,7 @@ class ModelShell:
             yield
 
     def recompute_activations(self) -> None:
-        """From now on with activation checkpointing. Raises ConfigError for a model that cannot."""
+        """Use activation checkpointing from now on. Raises ConfigError for a model that does not support it."""
         try:
             self.module.activation_checkpointing_enable()
         except ValueError as error:
@@ -103,8 +105,8 @@ class ModelShell:
         self._recomputes = True
 
     def compile(self, *, backend: str = "inductor") -> None:
-        """From now on compute with the model below its head compiled, and the loss of some tokens. Rows of a second size have
-        it compiled once more, for all sizes."""
+        """Compile the model below its head, and the loss of a chunk, from now on. A second size of rows compiles the model once
+        more, for all sizes."""
         keep_graphs()
         body = body_of(self.module)
         (self.module if body is None else body).compile(backend=backend)
@@ -112,12 +114,13 @@ class ModelShell:
             self._head.compile(backend=backend)
 
     def try_document_kernel(self, rows: Batch) -> bool:
-        """From now on without masks for several documents of a row, if torch's kernel for them does with this model on this
-        device what masks do. Before `bind` and `compile`. `rows`: to try it with; of several documents."""
+        """Compute rows of several documents without masks from now on, if torch's kernel for them agrees with masked attention
+        for this model on this device; return whether it does. Call it before `bind` and `compile`. `rows`: rows of several
+        documents for the trial."""
         assert self._bound is None and rows.has_several_documents
 
         def gradient() -> torch.Tensor:
-            """On the host, as the device may be short; by the same chance every time."""
+            """Return a copy on the host, as the device may be short of memory; with the same random numbers every time."""
             self.gradient.zero_()
             with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
                 torch.manual_seed(0)
@@ -137,8 +140,8 @@ class ModelShell:
 
     @contextmanager
     def measuring(self) -> Iterator[torch.Tensor]:
-        """The gradient that backward adds inside is measured against the earlier one, parameter by parameter as it comes, so
-        that no second gradient of the model is ever held. Gives the `half_products`, complete at the end."""
+        """Measure the gradient that backward adds inside against the earlier one, parameter by parameter as it comes, so that
+        no second gradient of the model is ever held. Gives the `half_products`, complete at the end."""
         products = torch.zeros(3, dtype=sum_dtype(self.device), device=self.device)
         awaited = dict(zip(self.parameters, (view for _, view in self.layout.views(self.gradient)), strict=True))
 
@@ -157,7 +160,7 @@ class ModelShell:
             parameter.grad = None
         try:
             yield products
-            for so_far in awaited.values():  # nothing came: an expert that no token was sent to
+            for so_far in awaited.values():  # no gradient came, as for an expert without tokens
                 products[0] += half_products(so_far.view(-1), so_far.view(-1))[0]
         finally:
             for handle in handles:
@@ -165,21 +168,21 @@ class ModelShell:
             self._accumulate_in_place()
 
     def bind(self, flat: torch.Tensor) -> None:
-        """Make the module compute with a vector [P] on its device, without a copy."""
+        """Let the module compute with a vector [P] on its device, without a copy."""
         assert flat.device == self.device, (flat.device, self.device)
         self._bound = flat
         for parameter, (_, view) in zip(self.parameters, self.layout.views(flat), strict=True):
             parameter.data = view
 
     def unbind(self) -> None:
-        """Hold no instance's vector any more; `bind` comes before the next use."""
+        """Release the vector of the instance; `bind` comes before the next use."""
         self._bound = None
         for parameter in self.parameters:
             parameter.data = torch.empty(0, device=self.device)
 
     @contextmanager
     def evaluating(self, flat: torch.Tensor) -> Iterator[None]:
-        """Compute with a vector [P] on its device without training, then be again what the shell was before."""
+        """Compute with a vector [P] on its device, without training, and restore the state of the shell afterwards."""
         before, was_training = self._bound, self.module.training
         self.bind(flat)
         self.module.eval()
@@ -191,21 +194,22 @@ class ModelShell:
                 self.bind(before)
 
     def next_logits(self, ids: torch.Tensor) -> torch.Tensor:
-        """Of the token that follows the ids [n]: [vocabulary], fp32 on the CPU."""
+        """Return the logits of the token that follows the ids [n]: [vocabulary], fp32 on the CPU."""
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16):
             logits: torch.Tensor = self.module(input_ids=ids[None].to(self.device), use_cache=False).logits[0, -1]
         return logits.float().cpu()
 
     def token_losses(self, batch: Batch) -> torch.Tensor:
-        """Nats of each prediction, [n, L], not differentiated; position t predicts token t + 1. Zero where there is nothing to
-        predict: before padding and at the row's end."""
+        """Return the loss of each prediction in nats, [n, L], not differentiated; position t predicts token t + 1. Zero where
+        there is nothing to predict: before padding and at the row's end."""
         return self.weighted_loss(batch)[1]
 
     def weighted_loss(self, batch: Batch, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of the `token_losses`, each times the weight of its row [n, 1], to be differentiated, and the losses."""
+        """Return the sum of the `token_losses`, each times the weight of its row [n, 1], to be differentiated, and the
+        losses."""
         batch = batch.to(self.device)
         places = document_places(batch) if self._has_document_kernel else {}
-        # The one shift. Moving the labels keeps the logits whole; slicing them would copy the largest tensor of all.
+        # The only shift. Moving the labels keeps the logits whole; slicing them would copy the largest tensor of all.
         end = batch.labels.new_full((batch.num_samples, 1), IGNORED_LABEL)
         targets = torch.cat([batch.labels[:, 1:], end], dim=1)  # [n, L]
         if weights is None:
@@ -219,7 +223,7 @@ class ModelShell:
                 each = weights.expand(targets.shape).reshape(-1)
                 total, losses = chunked_cross_entropy(hidden.flatten(0, 1), targets.view(-1), each, self._head)
                 return total, losses.view(targets.shape)
-            # positions that restart, and no attention mask: transformers then keeps attention inside of each document
+            # With positions that restart and without an attention mask, transformers keeps attention inside of each document.
             output = self.module(input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False, **places)
         logits = output.logits  # [n, L, V]
         if self._loss is not None:
@@ -231,7 +235,7 @@ class ModelShell:
         return (losses * weights).sum(), losses.detach()
 
     def free_cache(self) -> None:
-        """Give memory that is not used back, of failed attempts, searching or inner steps, so that others find it whole."""
+        """Return unused memory, of failed attempts, searches or inner steps, so that others find it unfragmented."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         elif platform.libc_ver()[0] == "glibc":
@@ -239,8 +243,8 @@ class ModelShell:
 
 
 def block_matrices(module: transformers.PreTrainedModel) -> frozenset[str]:
-    """Names of the trainable matrices, and stacks of them, other than embeddings and the head: those that look tokens up, or
-    score them."""
+    """Return the names of the trainable matrices, and stacks of matrices, except embeddings and the head, which look tokens up
+    or score them."""
     tables = [part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)]
     head = module.get_output_embeddings()
     tables += [] if head is None else [head.weight]
@@ -251,5 +255,5 @@ def block_matrices(module: transformers.PreTrainedModel) -> frozenset[str]:
 
 
 def frozen_bytes(module: torch.nn.Module) -> int:
-    """Of the parameters that are not trained: the base of adapters."""
+    """Return the bytes of the parameters that are not trained: the base of adapters."""
     return sum(parameter.nbytes for parameter in module.parameters() if not parameter.requires_grad)

@@ -1,4 +1,4 @@
-"""Weights from a state dict, as torch or safetensors files hold it, into a model of a known architecture."""
+"""Loads weights from a state dict, as torch or safetensors files hold it, into a model of a known architecture."""
 
 import pickle
 from collections.abc import Mapping
@@ -12,23 +12,23 @@ import torch
 from adloco_p2p.errors import ConfigError, brief
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
-"""Under which training scripts keep it beside other things."""
+"""The keys under which training scripts store it beside other things."""
 _PREFIXES = ("_orig_mod.", "module.")
-"""Put before every name by torch.compile and by data parallelism."""
+"""The prefixes that torch.compile and data parallelism put before every name."""
 _SHOWN = 3
-"""Names that a message lists of each kind."""
+"""How many names of each kind a message lists."""
 
 
 def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
-    """Tensors by name, on the CPU, without the wrappers and prefixes that training scripts put around them. Never runs code of
-    the file. Raises ConfigError."""
+    """Return tensors by name, on the CPU, without the wrappers and prefixes of training scripts. Never runs code of the file.
+    Raises ConfigError."""
     try:
         if path.suffix == ".safetensors":
             found: Any = safetensors.torch.load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
-        is_pickle = isinstance(error, pickle.UnpicklingError)  # torch's words advise to run the code of the file
+        is_pickle = isinstance(error, pickle.UnpicklingError)  # torch's message advises to run the code of the file
         reason = "it holds other things than tensors" if is_pickle else brief(error)
         raise ConfigError(
             f"--weights {path}: no state dict can be read: {reason}; write one with torch.save(model.state_dict(), FILE)",
@@ -83,7 +83,7 @@ def load_state_dict_(module: torch.nn.Module, given: Mapping[str, torch.Tensor],
 
 
 def _listed(what: str, names: list[str]) -> list[str]:
-    """One line about names that are wrong in the same way; none where there are none."""
+    """Return one line about names that are wrong in the same way; empty where there are none."""
     if not names:
         return []
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -91,6 +91,6 @@ def _listed(what: str, names: list[str]) -> list[str]:
 
 
 def common_dtype(tensors: Mapping[str, torch.Tensor]) -> torch.dtype:
-    """The floating type of all of them; float32 where they have several."""
+    """Return the floating type that all of them share; float32 where they have several."""
     found = {value.dtype for value in tensors.values() if value.is_floating_point()}
     return found.pop() if len(found) == 1 else torch.float32

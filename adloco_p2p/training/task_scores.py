@@ -17,15 +17,16 @@ from adloco_p2p.errors import ConfigError, DeviceError, brief
 class TaskScore:
     name: str
     digest: Digest
-    """Of what was asked: every document, prompt and expected answer, and the metrics. Equal ones can be compared."""
+    """The digest of what was asked: every document, prompt and expected answer, and the metrics. Scores with equal digests can
+    be compared."""
     num_documents: int
     metrics: Mapping[str, float]
-    """By lm-eval's names without the filter `none`: `acc`, `acc_stderr`, `exact_match,strict-match`."""
+    """Metrics by lm-eval's names without the filter `none`: `acc`, `acc_stderr`, `exact_match,strict-match`."""
 
 
 class WritePrompt(Protocol):
     def __call__(self, messages: Sequence[Mapping[str, str]], *, is_begun: bool) -> str:
-        """The text of a conversation up to the answer, or up to where an answer that `is_begun` goes on."""
+        """Return the text of a conversation up to the answer, or up to where an answer that `is_begun` goes on."""
 
 
 def score_tasks(
@@ -38,9 +39,9 @@ def score_tasks(
     write_prompt: WritePrompt | None = None,
     tasks_path: Path | None = None,
 ) -> list[TaskScore]:
-    """Scores of a causal model, on its device, on tasks: names of lm-eval's, or YAML files of tasks, whose code is run.
-    Of each task the first `limit` documents; none: all. `write_prompt`: by a chat template; none: plain prompts.
-    `tasks_path`: a directory of further tasks, found by name before those of lm-eval.
+    """Return the scores of a causal model, on its device. `tasks`: names of lm-eval's tasks, or YAML files of tasks, whose code
+    is run. `limit`: the first documents of each task; None: all. `write_prompt` applies a chat template; None: plain prompts.
+    `tasks_path`: a directory of further tasks, whose names come before those of lm-eval.
 
     Raises DeviceError where lm-eval is not installed, and ConfigError where a task or its data cannot be loaded.
     """
@@ -52,13 +53,13 @@ def score_tasks(
         raise DeviceError(
             "--tasks: lm-eval is not installed; in the checkout: pip install -c constraints.txt '.[lm-eval]'", code="E521"
         ) from error
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it advises about what was set here on purpose
-    lm_eval.evaluator.get_git_commit_hash = lambda: None  # of the current directory, where git complains if it is no repository
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # git complains outside of a repository
+    lm_eval.evaluator.get_git_commit_hash = lambda: None  # git complains outside of a repository
     own = TaskManager(include_path=str(tasks_path), include_defaults=False) if tasks_path is not None else None
     if own is not None and all(task in own.all_tasks or _is_file(task) for task in tasks):
         manager = own
     else:
-        manager = TaskManager(  # of the defaults thousands of files are read
+        manager = TaskManager(  # thousands of files are read for the defaults
             include_path=str(tasks_path) if tasks_path is not None else None,
             include_defaults=not all(_is_file(task) for task in tasks),
         )
@@ -72,14 +73,15 @@ def score_tasks(
             apply_chat_template=write_prompt is not None,
             log_samples=True,
         )
-    except (KeyError, ValueError, OSError) as error:  # an unknown name or form, or data that is not here
+    except (KeyError, ValueError, OSError) as error:  # an unknown name or form, or missing data
         raise ConfigError(f"--tasks {' '.join(tasks)}: {brief(error)}", code="E223") from error
     assert found is not None, "one process"
     return [_score(name, samples, found["results"][name]) for name, samples in found["samples"].items()]
 
 
 def _with_prompts_by(write_prompt: WritePrompt, kind: type) -> type:
-    """lm-eval's kind of model, which would render the template in this process and without limits."""
+    """Return lm-eval's kind of model with prompts by `write_prompt`; its own would render the template in this process and
+    without limits."""
 
     def apply_chat_template(_self: Any, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         return write_prompt(chat_history, is_begun=not add_generation_prompt)

@@ -1,4 +1,4 @@
-"""Curves in a terminal: a line of small bars, and a chart of braille dots with its axes. Pure."""
+"""Curves in a terminal: a line of small bars, and a chart of braille dots with axes. Pure."""
 
 import itertools
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ LABEL = 7
 
 
 class Sparkline:
-    """One line of bars, newest on the right; a bar is the mean of the values that share its column."""
+    """A line of bars, newest on the right; a bar is the mean of the values that share its column."""
 
     def __init__(self, values: Sequence[float], width: int) -> None:
         self._bars = _levels(_means(values, max(1, width)))
@@ -29,14 +29,14 @@ class Sparkline:
 
 
 def _means(values: Sequence[float], width: int) -> list[float]:
-    """At most `width` values: the means of neighbours."""
+    """Return at most `width` values, each the mean of neighbours."""
     width = min(width, len(values))
     bounds = [len(values) * column // width for column in range(width + 1)]
     return [sum(values[left:right]) / (right - left) for left, right in itertools.pairwise(bounds)]
 
 
 def _levels(values: Sequence[float]) -> list[int]:
-    """0 for the least value to 7 for the greatest; all in the middle where they are equal."""
+    """Return levels from 0 for the least value to 7 for the greatest; all in the middle where the values are equal."""
     low, high = min(values), max(values)
     return [round(7 * (value - low) / (high - low)) if high > low else 3 for value in values]
 
@@ -51,11 +51,11 @@ class Series:
 
 
 class Chart:
-    """Curves above each other in exactly `height` lines of `width` columns: their names, the dots, and the range of x. In
-    ASCII each cell has one mark instead of eight dots."""
+    """Curves in one chart of exactly `height` lines of `width` columns: their names, the dots, and the range of x. In ASCII
+    each cell has one mark instead of eight dots."""
 
     def __init__(self, series: Sequence[Series], width: int, height: int) -> None:
-        """At least one series with at least one point; `width` over LABEL, `height` from 3 on."""
+        """Needs at least one series with at least one point, a `width` over LABEL and a `height` of at least 3."""
         self._series = [each for each in series if each.points]
         self._columns, self._rows = width - LABEL - 1, height - 2
         every = [point for each in self._series for point in each.points]
@@ -87,14 +87,15 @@ class Chart:
         yield Segment.line()
 
     def _label(self, row: int) -> str:
-        """Of the uppermost, the middle and the lowest line."""
+        """Return the number beside the top, middle or bottom line; empty beside others."""
         low, high = self._y
         if row not in (0, self._rows // 2, self._rows - 1):
             return ""
         return f"{high - (high - low) * row / max(1, self._rows - 1):.3g}"
 
     def _cells(self, across: int, down: int) -> dict[tuple[int, int], tuple[int, int]]:
-        """(column, row) -> dots, and the series that was drawn there last. `across`, `down`: dots of a cell."""
+        """Return for each (column, row) its dots, and the series that was drawn there last. `across`, `down`: dots of a
+        cell."""
         cells: dict[tuple[int, int], tuple[int, int]] = {}
         for index, each in enumerate(self._series):
             places = [self._place(point, across, down) for point in sorted(each.points)]
@@ -105,7 +106,7 @@ class Chart:
         return cells
 
     def _place(self, point: Point, across: int, down: int) -> tuple[int, int]:
-        """Dot of a point, from the upper left."""
+        """Return the place of a point's dot, counted from the upper left."""
 
         def part(value: float, ends: tuple[float, float]) -> float:
             return (value - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5
@@ -115,7 +116,7 @@ class Chart:
 
 
 def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """The dots of a straight line, both ends included."""
+    """Return the dots of a straight line, both ends included."""
     steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
     return [
         (round(start[0] + (end[0] - start[0]) * step / steps), round(start[1] + (end[1] - start[1]) * step / steps))

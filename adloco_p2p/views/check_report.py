@@ -1,4 +1,4 @@
-"""The doctor's report: one line per check, and cause and remedy of every problem."""
+"""The doctor's report: one line per check, with the cause and remedy of every problem."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ Outcome = Literal["ok", "warning", "failed", "skipped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One line of the doctor's report."""
+    """The result of one check, which is one line of the doctor's report."""
 
     check: str
     """The subject of the check, in a word or two."""
     outcome: Outcome
-    """A warning: it works, but not well. Failed: the node cannot take part."""
+    """A warning means that it works, but not well; a failure means that the node cannot take part."""
     found: str
     code: str | None = None
-    """Entry of the table of errors, with cause and remedy; where the outcome is a warning or worse."""
+    """The entry with cause and remedy in the table of errors, where the outcome is a warning or worse."""
 
     def __post_init__(self) -> None:
         assert (self.code is not None) == (self.outcome in ("warning", "failed")), self
 
 
 def render(results: Sequence[CheckResult]) -> RenderableType:
-    """A table, then one paragraph per trouble, then one line."""
+    """Return a table, then a paragraph per problem, then a summary line."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -68,12 +68,12 @@ def _summary(results: Sequence[CheckResult]) -> Text:
 
 
 def show(results: Sequence[CheckResult]) -> None:
-    """To the terminal, or plain where there is none."""
+    """Print the report to the terminal, or plain where there is none."""
     Console(highlight=False, soft_wrap=False).print(render(results))
 
 
 def document(results: Sequence[CheckResult], *, exit_code: int) -> dict[str, object]:
-    """For programs; keys are kept over versions."""
+    """Return the report for programs; its keys are kept over versions."""
     return {
         "exit_code": exit_code,
         "results": [
@@ -91,5 +91,5 @@ def document(results: Sequence[CheckResult], *, exit_code: int) -> dict[str, obj
 
 
 def exit_code(results: Sequence[CheckResult]) -> int:
-    """That of the first failure; 0 where there is none."""
+    """Return the exit code of the first failure; 0 where there is none."""
     return next((int(result.code[1]) for result in results if result.outcome == "failed" and result.code), 0)

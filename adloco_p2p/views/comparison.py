@@ -1,5 +1,5 @@
-"""Several runs side by side: their held-out losses in pictures, and tables. Runs with the same label are seeds of one thing:
-their mean is a line, and what lies between the lowest and the highest of them a band."""
+"""Several runs side by side: their held-out losses in pictures, and tables. Runs with the same label are seeds of the same
+experiment: a line shows their mean, and a band the range between the lowest and the highest."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Points = list[tuple[float, float]]
-"""(abscissa, loss), by abscissa."""
+"""Points (abscissa, loss), by abscissa."""
 CAPTIONS = {
     "loss_by_samples.png": "Held-out loss against the samples of all peers: the fair comparison, because batches grow. "
     "Of its last rounds, whose reports are in no plan, a run counts the samples of its own peer.",
@@ -31,17 +31,17 @@ class ComparedRun:
     label: str
     seed: int
     own: Status
-    """From the events of one peer."""
+    """The status from the events of one peer."""
     of_all: Status
-    """As the ledger has it, with the losses and samples of all peers; `own` where there is none."""
+    """The status by the ledger, with the losses and samples of all peers; `own` where there is no ledger."""
 
     @property
     def num_samples(self) -> int:
         return sum(result.samples for result in self.of_all.results.values())
 
     def curve(self, *, by_samples: bool) -> Points:
-        """Held-out loss at the ends of the rounds that have one, the mean of the instances. The end of a finished run is that
-        of the model which its instances became, as in the tables."""
+        """Return the held-out loss, averaged over the instances, at the end of each round that has one. The end of a finished
+        run has the loss of the model into which its instances were merged, as in the tables."""
         results = self.of_all.results.values()
         points: Points = []
         samples = 0
@@ -57,7 +57,7 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """The runs of one label. Points are where every one of them has a loss, measured or between two measured ones."""
+    """The runs of one label, at the points where each of them has a loss, measured or between two measured ones."""
 
     label: str
     num_runs: int
@@ -67,7 +67,7 @@ class Band:
 
 
 def bands(runs: Sequence[ComparedRun], *, by_samples: bool) -> list[Band]:
-    """One per label, in the order of their first runs; none for a label whose runs have no loss in common."""
+    """Return one band per label, in the order of their first runs; none for a label whose runs have no point in common."""
     found = []
     for label in dict.fromkeys(run.label for run in runs):
         curves = [curve for run in runs if run.label == label and (curve := run.curve(by_samples=by_samples))]
@@ -83,7 +83,7 @@ def bands(runs: Sequence[ComparedRun], *, by_samples: bool) -> list[Band]:
 
 
 def _between(curve: Points, x: float) -> float:
-    """On the straight line between two points; `x` lies within the curve."""
+    """Return the value at `x`, which lies within the curve, on the straight line between two points."""
     after = bisect_left(curve, (x, float("-inf")))
     (right, high) = curve[after]
     if right == x:
@@ -93,7 +93,7 @@ def _between(curve: Points, x: float) -> float:
 
 
 def draw_comparison(runs: Sequence[ComparedRun], output: Path, *, formats: Sequence[str], as_html: bool = False) -> list[Path]:
-    """As `draw_report`, of several runs. Raises ConfigError where one of them has no held-out loss, or comes twice."""
+    """Draw several runs as `draw_report` does. Raises ConfigError where one of them has no held-out loss, or comes twice."""
     seen: dict[str, str] = {}
     for run in runs:
         if run.own.run in seen:
@@ -122,7 +122,7 @@ def _figures(runs: Sequence[ComparedRun]) -> "dict[str, Figure]":
 
 
 def summarise_runs(runs: Sequence[ComparedRun]) -> dict[str, Any]:
-    """Ready for JSON."""
+    """Return the numbers of the runs, ready for JSON."""
     rows = [
         {
             "label": run.label,

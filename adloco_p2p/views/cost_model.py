@@ -1,9 +1,9 @@
-"""How many exchanges a run needs, and what they weigh (method section 12). For `adloco-peer plan`.
+"""Estimates how many exchanges a run needs, and how many bytes they take (method section 12), for `adloco-peer plan`.
 
-Everything here is derived under idealised assumptions (no client drift, the norm condition held at every inner step): it is
-an estimate to plan with, not the paper's theorem and not a measurement. Batches b are per worker, as in the method; N counts
-all samples, M workers, H inner steps per round. The method's K(N) of linear growth, 12 (a), needs a growth per round that
-nothing gives before a run; `growing_rounds` takes one that a run has shown.
+Everything here is derived under idealised assumptions (no client drift, the norm condition held at every inner step): it is an
+estimate to plan with, not the paper's theorem and not a measurement. Batches b are per worker, as in the method; N counts all
+samples, M workers, H inner steps per round. The method's K(N) of linear growth, 12 (a), needs a growth per round that nothing
+gives before a run; `growing_rounds` takes one that a run has shown.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from adloco_p2p.core.model.assessments import ASSESSORS
 from adloco_p2p.core.model.measurers import LEAST_FULL
 
 ROUNDING = 1e-9
-"""Rounds that are whole but for rounding are whole."""
+"""The largest error of rounding in a whole number of rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class Workload:
     num_samples: float
     """N: samples of the whole run."""
     num_workers: int
-    """M."""
+    """M: workers."""
     inner_steps: int
-    """H."""
+    """H: inner steps per round."""
     initial_batch: float
     """b0: samples per worker and inner step at the start."""
 
@@ -38,18 +38,18 @@ class Workload:
 
 
 def constant_rounds(work: Workload) -> float:
-    """12 (c): K(N) = N / (M H b0)."""
+    """Return 12 (c): K(N) = N / (M H b0)."""
     return work.batches_per_worker / work.initial_batch
 
 
 def geometric_rounds(work: Workload, *, ratio: float) -> float:
-    """12 (b): b_k = b0 gamma^k; `ratio` is gamma > 1."""
+    """Return 12 (b) for b_k = b0 gamma^k; `ratio` is gamma > 1."""
     assert ratio > 1
     return log(1 + work.batches_per_worker * (ratio - 1) / work.initial_batch) / log(ratio)
 
 
 def capped_geometric_rounds(work: Workload, *, ratio: float, largest_batch: float) -> float:
-    """12 (d): geometric until `largest_batch` per worker, linear in N from there."""
+    """Return 12 (d): geometric growth up to `largest_batch` per worker, linear in N from there."""
     assert ratio > 1 and largest_batch >= work.initial_batch
     growing_rounds = ceil(log(largest_batch / work.initial_batch) / log(ratio))
     growing_batches = work.initial_batch * (ratio**growing_rounds - 1) / (ratio - 1)
@@ -59,13 +59,13 @@ def capped_geometric_rounds(work: Workload, *, ratio: float, largest_batch: floa
 
 
 def round_bytes(*, num_parameters: int, num_workers: int, bytes_per_value: float) -> float:
-    """Bytes of a ring all-reduce per worker, round and direction: 2 (M - 1) / M P w."""
+    """Return the bytes of a ring all-reduce per worker, round and direction: 2 (M - 1) / M P w."""
     return 2 * (num_workers - 1) / num_workers * num_parameters * bytes_per_value
 
 
 def growing_rounds(num_samples: float, *, per_round: float, growth: float, most_per_round: float) -> int:
-    """Rounds until `num_samples` are trained: the first takes `per_round` samples, each further one `growth` >= 0 more, none
-    more than `most_per_round`."""
+    """Return the rounds until `num_samples` are trained. The first takes `per_round` samples and each further one `growth` >= 0
+    more, but none more than `most_per_round`."""
     assert per_round > 0 and growth >= 0
     rounds, left = 0, num_samples
     while left > 0 and growth > 0 and per_round < most_per_round:
@@ -77,17 +77,17 @@ def growing_rounds(num_samples: float, *, per_round: float, growth: float, most_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The cost of one exchange of pseudo-gradients for a peer."""
+    """The inputs from which the cost of one exchange of pseudo-gradients follows."""
 
     num_parameters: int
     num_workers: int
     bytes_per_value: float
-    """On the wire, by the codec."""
+    """Bytes per value on the wire, by the codec."""
     megabits_per_second: float
 
 
 Price = tuple[float, float | None]
-"""Held-out loss above that of float32 in nats per token, and half its 95 % interval where there are several seeds."""
+"""The held-out loss above that of float32, in nats per token, and half its 95 % interval where there are several seeds."""
 
 MEASURED_PRICES: dict[str, dict[int, Price]] = {
     "half": {8: (0.004, None)},
@@ -96,22 +96,23 @@ MEASURED_PRICES: dict[str, dict[int, Price]] = {
     "sign": {4: (0.064, 0.026), 8: (0.044, 0.022)},
     "sparse": {4: (0.150, 0.037), 8: (0.067, 0.027), 16: (0.125, None)},
 }
-"""By preset, or codec that has none, and by number of hosts; 64 rounds, 20,864 parameters. `python -m benchmarks.presets
-report` states that too."""
+"""Prices by preset, or by codec without one, and by number of hosts; 64 rounds, 20,864 parameters. `python -m
+benchmarks.presets report` prints them, too."""
 
 
 def prices_of(run: RunConfig) -> dict[int, Price]:
-    """By number of hosts. Empty where nothing was measured, as of runs that start from a pretrained model."""
+    """Return the prices by number of hosts. Empty where nothing was measured, as for runs that start from a pretrained
+    model."""
     averaging = run.averaging
     return {} if run.model.pretrained is not None else MEASURED_PRICES.get(averaging.preset or averaging.codec, {})
 
 
 PRICED = "held-out loss beside float32, as measured with 20,864 parameters"
-"""What `in_words` gives."""
+"""What the words of `in_words` mean."""
 
 
 def in_words(price: Price, *, hosts: int) -> str:
-    """`+0.064 +- 0.026 nats with 4 hosts`."""
+    """Describe a price: `+0.064 +- 0.026 nats with 4 hosts`."""
     nats, half_width = price
     spread = f" +- {half_width:.3f}" if half_width is not None else ""
     return f"{nats:+.3f}{spread} nats with {hosts} hosts"
@@ -119,21 +120,21 @@ def in_words(price: Price, *, hosts: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One exchange of pseudo-gradients, and what its codec costs."""
+    """One exchange of pseudo-gradients, and the price of its codec."""
 
     codec: str
     preset: str | None
     bytes_per_peer: float
-    """Sent by one peer; it receives as many."""
+    """Bytes that one peer sends; it receives as many."""
     price_nats: float | None
-    """None where nothing was measured."""
+    """The loss above that of float32; None where nothing was measured."""
     price_half_width: float | None
     price_hosts: int | None
-    """With how many hosts it was measured."""
+    """The number of hosts with which it was measured."""
 
 
 def exchange_of(run: RunConfig, link: Link) -> Exchange:
-    """Its price is that of the number of hosts, among those that were measured, which is nearest by ratio."""
+    """Return the exchange, with the price of the measured number of hosts that is nearest by ratio."""
     measured, num_hosts = prices_of(run), link.num_workers
     hosts = min(measured, key=lambda number: max(number / num_hosts, num_hosts / number), default=None)
     price, half_width = measured[hosts] if hosts is not None else (None, None)
@@ -151,18 +152,20 @@ def exchange_of(run: RunConfig, link: Link) -> Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookPrice:
-    """What it costs to look at one contribution (`averaging.assess_every`)."""
+    """The cost of looking at contributions (`averaging.assess_every`)."""
 
     every: int
     """Rounds from one look to the next."""
     subject_bytes: float
-    """Sent by the host whose contribution it is, once in so many rounds for each instance; a third goes to each assessor."""
+    """Bytes that the host sends whose contribution is looked at, once in so many rounds for each instance; a third goes to each
+    assessor."""
     bytes_per_peer_and_round: float
-    """Sent by one peer on average; it receives as many."""
+    """Bytes that one peer sends on average; it receives as many."""
 
 
 def look_price(run: RunConfig, link: Link, *, sent_bytes_per_value: float) -> LookPrice | None:
-    """None where the run has no looks, or too few peers. `sent_bytes_per_value`: of a contribution on the wire."""
+    """Return the cost of looks; None where the run has none, or too few peers. `sent_bytes_per_value`: bytes per value of a
+    contribution on the wire."""
     every = run.averaging.assess_every
     if not every or link.num_workers < LEAST_FULL:
         return None
@@ -174,19 +177,19 @@ def look_price(run: RunConfig, link: Link, *, sent_bytes_per_value: float) -> Lo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Communications of one way to train. Never measured."""
+    """The communication of one way to train. Never measured."""
 
     method: str
     rounds: int
     bytes_per_peer: float
-    """Sent by one peer in the whole run; it receives as many."""
+    """Bytes that one peer sends in the whole run; it receives as many."""
     transfer_seconds: float
     """Time in which one peer's link does nothing else."""
     basis: Literal["derived", "extrapolated"] = "derived"
 
 
 def estimate_of(method: str, rounds: float, link: Link, *, basis: Literal["derived", "extrapolated"] = "derived") -> Estimate:
-    """The cost of a number of rounds."""
+    """Return the cost of a number of rounds."""
     whole = ceil(rounds - ROUNDING)
     per_round = round_bytes(
         num_parameters=link.num_parameters, num_workers=link.num_workers, bytes_per_value=link.bytes_per_value
@@ -201,9 +204,9 @@ def estimate_of(method: str, rounds: float, link: Link, *, basis: Literal["deriv
 
 
 def bounds(work: Workload, link: Link, *, growth_cap: float, max_batch: int) -> tuple[Estimate, ...]:
-    """The most rounds that the run may need, with a batch that never grows; and the fewest, with a global batch that grows by
-    `growth_cap` in every round up to `max_batch`. The growth of the batch is not known before the run: that is what the norm
-    test measures. One estimate where the batch cannot grow."""
+    """Return the most rounds that the run may need, with a batch that never grows, and the fewest, with a global batch that
+    grows by `growth_cap` in every round up to `max_batch`. Its growth is not known before the run: the norm test measures it.
+    One estimate where the batch cannot grow."""
     most = estimate_of(f"at most: constant batch of {work.initial_batch:.3g} per host", constant_rounds(work), link)
     largest = max_batch / work.num_workers
     if growth_cap <= 1 or largest <= work.initial_batch:

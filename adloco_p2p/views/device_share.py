@@ -1,7 +1,7 @@
-"""The part of the time in which a device computes, from a stated device and link. For `adloco-peer plan --teraflops`.
+"""The share of the time in which a device computes, from a given device and link, for `adloco-peer plan --teraflops`.
 
-In turn: a round computes, then averages, then takes the outer step; nothing is hidden. With the first batch; a batch that grows
-makes rounds longer and the share larger. Arithmetic, no measurement.
+A round computes, then averages, then takes the outer step, and nothing overlaps. The batch is the first one; a growing batch
+makes rounds longer and the share larger. This is arithmetic, not a measurement.
 """
 
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from adloco_p2p.views.cost_model import Link, round_bytes
 
 OPERATIONS = 6
-"""Floating-point operations per parameter and token, forward and backward (arXiv 2001.08361), attention left out."""
+"""Floating-point operations per parameter and token, forward and backward (arXiv 2001.08361), without attention."""
 LINK_EFFICIENCY = 0.8
-"""Part of a link's rate that averaging 12M parameters reached at best (0.75 by the newest row of docs/measured.md), and ..."""
+"""The part of a link's rate that averaging 12M parameters reached at best (0.75 by the newest row of docs/measured.md)."""
 LATENCY_SECONDS = 0.05
-"""... one way; an averaging takes three of them: two exchanges and the commit."""
+"""The latency one way; an averaging takes three of them: two exchanges and the commit."""
 OUTER_STEP_SECONDS = 4.0 / 150e6
-"""Per parameter, of one core: outer step, digests and the copy for joiners (docs/results.md)."""
+"""Seconds per parameter, on one core, for the outer step, digests and the copy for joiners (docs/results.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceShare:
-    """Seconds of one round of one host."""
+    """The seconds of one round of one host."""
 
     computing_seconds: float
     averaging_seconds: float
@@ -32,7 +32,8 @@ class DeviceShare:
 
 
 def device_share(link: Link, *, batch_per_host: float, row_tokens: int, inner_steps: int, teraflops: float) -> DeviceShare:
-    """Of equal hosts. `teraflops`: what the device delivers in training, in 10^12 operations a second, not its nominal rate."""
+    """Return the seconds of a round of equal hosts. `teraflops`: what the device achieves in training, in 10^12 operations a
+    second, not its nominal rate."""
     operations = OPERATIONS * link.num_parameters * batch_per_host * row_tokens * inner_steps
     sent = round_bytes(num_parameters=link.num_parameters, num_workers=link.num_workers, bytes_per_value=link.bytes_per_value)
     return DeviceShare(

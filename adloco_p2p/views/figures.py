@@ -1,4 +1,4 @@
-"""The pictures of the report, drawn with matplotlib without its global state. Each function returns a figure; `report.py`
+"""The pictures of the report, drawn with matplotlib without its global state. Each function returns a figure; `run_report.py`
 names and saves them. Colours are the Okabe-Ito palette, which colour-blind readers can distinguish."""
 
 import math
@@ -40,25 +40,25 @@ MODE_COLOURS = {"capped": "#FBE3C0", "accumulate": "#D3E6F3"}
 QUIET = "#666666"
 DOTS_PER_INCH = 130
 MAX_PANELS = 12
-"""Instances that the picture of batches shows."""
+"""The most instances in the picture of batches."""
 MAX_MARKERS = 40
-"""Points of a line that are marked; beyond, the line alone reads better."""
+"""The most marked points of a line; with more, the line alone reads better."""
 LINE_HEIGHT = 0.05
-"""Least distance between two labels, as part of the height of the axes."""
+"""The least distance between two labels, as a part of the height of the axes."""
 
 
 # --- shared ----------------------------------------------------------------------------------------------------------
 
 
 def _heading(figure: Figure, left: float, title: str, subtitle: str) -> None:
-    """At the same distance from the top in all pictures; `left` is a part of the width."""
+    """Write the heading, at the same distance from the top in all pictures; `left` is a part of the width."""
     height = figure.get_figheight()
     figure.text(left, 1 - 0.27 / height, title, fontsize=14, fontweight="bold", color="#222222", va="center")
     figure.text(left, 1 - 0.56 / height, subtitle, fontsize=9.5, color=QUIET, va="center")
 
 
 def _axes(figure: Figure, title: str, subtitle: str, *, left: float, right: float) -> Axes:
-    """One pair of axes under a heading; `left` and `right` are parts of the width."""
+    """Return one pair of axes under a heading; `left` and `right` are parts of the width."""
     height = figure.get_figheight()
     axes = figure.add_axes((left, 0.62 / height, right - left, 1 - 1.62 / height))
     _dress(axes)
@@ -79,7 +79,7 @@ def _dress(axes: Axes) -> None:
 
 
 def _round_axis(axes: Axes, rounds: Sequence[int]) -> None:
-    """Whole rounds only, also where there are few."""
+    """Show whole rounds only, even where there are few."""
     axes.set_xlim(min(rounds) - 0.6, max(max(rounds) + 0.6, min(rounds) + 2.4))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins="auto", min_n_ticks=1))
     axes.set_xlabel("outer round")
@@ -90,12 +90,12 @@ def colour(instance: int) -> str:
 
 
 def _bare(number: str) -> str:
-    """10.0k -> 10k, 2.50 MB -> 2.5 MB: a tick needs no more digits than it has."""
+    """Drop digits that a tick does not need: 10.0k -> 10k, 2.50 MB -> 2.5 MB."""
     return re.sub(r"\.(\d*?)0+(?!\d)", lambda match: f".{match[1]}" if match[1] else "", number)
 
 
 def _by_instance(status: Status) -> dict[int, list[RoundResult]]:
-    """The results of each instance, by round."""
+    """Return the results of each instance, by round."""
     found: dict[int, list[RoundResult]] = {}
     for result in sorted(status.results.values(), key=lambda result: (result.instance, result.round)):
         found.setdefault(result.instance, []).append(result)
@@ -119,7 +119,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def _margin_labels(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
-    """Write (height in data units, text, colour) to the right of the axes, each beside its line, none over another."""
+    """Write (height in data units, text, colour) to the right of the axes, each beside its line, without overlaps."""
     low, high = axes.get_ylim()
     heights = [(height - low) / (high - low) for height, _, _ in labels]
     for place, (_, text, paint) in zip(spread(heights, LINE_HEIGHT), labels, strict=True):
@@ -136,11 +136,12 @@ class Abscissa:
     name: str
     label: str
     at_boundary: Mapping[int, float]
-    """Boundary (rounds that are over) to abscissa."""
+    """The abscissa by boundary, that is, by the number of finished rounds."""
 
 
 def abscissas(status: Status) -> tuple[Abscissa, Abscissa, Abscissa]:
-    """Samples, rounds, time, of all instances, so that they compare at equal cost. The status of a ledger names no peer."""
+    """Return samples, rounds and time as abscissas, over all instances, so that these compare at equal cost. The status of a
+    ledger names no peer."""
     rounds = sorted({result.round for result in status.results.values()})
     samples = dict.fromkeys([*rounds, *(round_ + 1 for round_ in rounds)], 0.0)
     seconds = dict(samples)
@@ -164,7 +165,7 @@ def abscissas(status: Status) -> tuple[Abscissa, Abscissa, Abscissa]:
 
 
 def loss(status: Status, abscissa: Abscissa) -> Figure:
-    """Training loss thin, held-out loss thick, one colour per instance."""
+    """Draw training loss thin and held-out loss thick, one colour per instance."""
     figure = Figure(figsize=(9.6, 5.4))
     has_heldout = any(result.heldout_loss is not None for result in status.results.values())
     axes = _axes(
@@ -203,7 +204,7 @@ def loss(status: Status, abscissa: Abscissa) -> Figure:
 
 
 def comparison(runs: "Sequence[Band]", *, name: str, label: str) -> Figure:
-    """Held-out loss, a line and a band for each label."""
+    """Draw held-out loss, a line and a band for each label."""
     figure = Figure(figsize=(9.6, 5.4))
     seeds = "line: mean of the runs with the same label; band: lowest to highest of them"
     axes = _axes(figure, f"Held-out loss against {name}", seeds, left=0.075, right=0.77)
@@ -227,7 +228,7 @@ def comparison(runs: "Sequence[Band]", *, name: str, label: str) -> Figure:
 
 
 def _points(results: Sequence[RoundResult], abscissa: Abscissa, losses: Sequence[float | None]) -> list[tuple[float, float]]:
-    """(abscissa at the end of the round, loss), where there is a finite loss."""
+    """Return the points (abscissa at the end of the round, loss) with a finite loss."""
     return [
         (abscissa.at_boundary[result.round + 1], value)
         for result, value in zip(results, losses, strict=True)
@@ -250,7 +251,7 @@ def _curve(axes: Axes, points: Sequence[tuple[float, float]], paint: str, *, is_
 
 
 def _until(status: Status, instance: int) -> str:
-    """How an instance ended, if it did not live to the end."""
+    """Describe how an instance ended, if it did not live to the end."""
     end = next((merge for merge in _merges(status) if instance in merge.sources and instance not in merge.targets), None)
     return "" if end is None else f", to round {end.round}"
 
@@ -260,10 +261,10 @@ def _merges(status: Status) -> list[Decision]:
 
 
 def _boundaries(axes: Axes, status: Status, abscissa: Abscissa) -> None:
-    """Where instances were forked and merged."""
+    """Mark where instances were forked and merged."""
     decisions = [decision for decision in status.decisions if decision.kind in {"merge", "fork"}]
     low, high = axes.get_xlim()
-    free_from = 0.0  # part of the width up to which names already stand
+    free_from = 0.0  # the part of the width that names already occupy
     for decision in sorted(decisions, key=lambda decision: decision.round):
         where = abscissa.at_boundary.get(decision.round)
         if where is None:
@@ -280,7 +281,8 @@ def _boundaries(axes: Axes, status: Status, abscissa: Abscissa) -> None:
 
 
 def batches(status: Status) -> Figure:
-    """One panel per instance: the batch that the norm test asked for, and the one used; the ground shows the switch mode."""
+    """Draw one panel per instance: the batch that the norm test asked for and the batch in use; the background shows the switch
+    mode."""
     found = dict(list(_by_instance(status).items())[:MAX_PANELS])
     columns = min(3, len(found))
     rows = math.ceil(len(found) / columns)
@@ -307,7 +309,7 @@ def batches(status: Status) -> Figure:
 
 
 def _mode_key(figure: Figure, height: float, modes: Collection[str]) -> None:
-    """The grounds that occur and their meaning, right of the subtitle; nothing where there is only the plain one."""
+    """Explain the backgrounds that occur, right of the subtitle; nothing where only the plain one does."""
     if not MODE_COLOURS.keys() & modes:
         return
     box = {"boxstyle": "round,pad=0.3", "edgecolor": "#CCCCCC", "linewidth": 0.6}
@@ -342,7 +344,7 @@ def _batch_panel(panel: Axes, instance: int, results: Sequence[RoundResult]) -> 
 
 
 def family(status: Status) -> Figure:
-    """A lane per instance, from its birth to its end; curves are copies and merges."""
+    """Draw a lane per instance, from its birth to its end; curves are copies and merges."""
     lanes = {instance: row for row, instance in enumerate(sorted(status.lives))}
     height = 2.0 + (0.66 if len(lanes) <= 12 else 0.3) * max(len(lanes), 2)
     figure = Figure(figsize=(9.6, height))
@@ -377,7 +379,7 @@ def family(status: Status) -> Figure:
 
 
 def _lanes(axes: Axes, status: Status, lanes: Mapping[int, int], reach: float) -> None:
-    """Lines whose thickness follows the batch."""
+    """Draw lines whose thickness follows the batch."""
     born = {target: decision.round for decision in status.decisions if decision.kind == "fork" for target in decision.targets}
     biggest = max((result.effective_batch for result in status.results.values()), default=1)
     for instance, life in status.lives.items():
@@ -385,13 +387,14 @@ def _lanes(axes: Axes, status: Status, lanes: Mapping[int, int], reach: float) -
         start = life.start + (reach if is_copy else 0.0)
         for left, right, batch in _stretches(status, instance, life):
             width = 2.5 + 7.0 * math.log2(1 + batch) / math.log2(1 + biggest)
-            ends = (max(start, left), min(right + reach / 8, life.end))  # a little over the next, or a seam shows
+            ends = (max(start, left), min(right + reach / 8, life.end))  # a little overlap, or a seam shows
             if ends[0] < ends[1]:
                 axes.plot(ends, [lanes[instance]] * 2, color=colour(instance), linewidth=width, solid_capstyle="butt")
 
 
 def _stretches(status: Status, instance: int, life: Life) -> list[tuple[int, int, int]]:
-    """(first boundary, last boundary, effective batch) of rounds in a row with the same batch; 0 where it is not known."""
+    """Return (first boundary, last boundary, effective batch) of successive rounds with the same batch; 0 where it is not
+    known."""
     stretches: list[tuple[int, int, int]] = []
     for round_ in range(life.start, life.end):
         result = status.results.get((round_, instance))
@@ -404,7 +407,7 @@ def _stretches(status: Status, instance: int, life: Life) -> list[tuple[int, int
 
 
 def _is_source(status: Status, instance: int, boundary: int) -> bool:
-    """Whether the instance was itself the one that was copied there."""
+    """Return whether the instance itself was copied there."""
     forks = (decision for decision in status.decisions if decision.kind == "fork" and decision.round == boundary)
     return any(instance in fork.sources for fork in forks)
 
@@ -422,7 +425,7 @@ def _curves(axes: Axes, status: Status, lanes: Mapping[int, int], reach: float) 
 
 
 def _name_merges(axes: Axes, status: Status, lanes: Mapping[int, int]) -> None:
-    """Above the lane of the survivor, where no other name stands."""
+    """Name each merge above the lane of the survivor, where no other name stands."""
     low, high = axes.get_xlim()
     used_to: dict[int, float] = {}
     for merge in sorted(_merges(status), key=lambda decision: decision.round):
@@ -432,14 +435,14 @@ def _name_merges(axes: Axes, status: Status, lanes: Mapping[int, int]) -> None:
         width = 0.03 + 0.01 * len(text.split("\n", maxsplit=1)[0])
         if lane is None or part - width < used_to.get(lane, -width):
             continue
-        point = (merge.round, lane)  # beside the curve, which leads to the right
+        point = (merge.round, lane)  # left of the curve, which leads to the right
         name = axes.annotate(text, point, xytext=(-6, 9), textcoords="offset points", ha="right", va="bottom")
         name.set(fontsize=8, color=QUIET)
         used_to[lane] = part
 
 
 def _link(axes: Axes, boundary: float, start: float, end: float, reach: float, paint: str) -> None:
-    """An S from one lane to another."""
+    """Draw an S from one lane to another."""
     middle = boundary + reach / 2
     points = [(boundary, start), (middle, start), (middle, end), (boundary + reach, end)]
     curve = Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
@@ -450,7 +453,7 @@ def _link(axes: Axes, boundary: float, start: float, end: float, reach: float, p
 
 
 def seconds(status: Status) -> Figure:
-    """Where the time of each round went."""
+    """Draw where the time of each round went."""
     figure = Figure(figsize=(9.6, 4.6))
     axes = _axes(
         figure,
@@ -480,7 +483,7 @@ def seconds(status: Status) -> Figure:
 
 
 def utilisation(status: Status) -> Figure:
-    """The part of each round in which the devices computed."""
+    """Draw the part of each round in which the devices computed."""
     figure = Figure(figsize=(9.6, 3.6))
     mean = progress.compute_utilisation(status)
     axes = _axes(
@@ -500,7 +503,7 @@ def utilisation(status: Status) -> Figure:
 
 
 def durations(status: Status) -> Figure:
-    """How many rounds took how long."""
+    """Draw a histogram of the rounds' durations."""
     figure = Figure(figsize=(9.6, 3.6))
     bins = progress.duration_histogram(status)
     mean = units.duration(progress.mean_duration(status))
@@ -520,7 +523,7 @@ def durations(status: Status) -> Figure:
 
 
 def _spent(status: Status) -> dict[str, dict[int, float]]:
-    """Phase, in the order of a round, to seconds by round."""
+    """Return the seconds of each phase by round, with phases in the order of a round."""
     spent: dict[str, dict[int, float]] = {phase: {} for phase in PHASE_COLOURS}
     for result in status.results.values():
         for phase, value in result.seconds.items():
@@ -534,12 +537,12 @@ def _phase_colour(phase: str) -> str:
 
 
 def _bar_width(rounds: Sequence[int]) -> float:
-    """Bars with air between them, while there is room for air."""
+    """Return a width that leaves gaps between bars, while there is room for them."""
     return 0.82 if len(rounds) <= 80 else 1.0
 
 
 def traffic(status: Status) -> Figure:
-    """Bytes of committed averages: sent upwards, received downwards."""
+    """Draw the bytes of committed averages: sent upwards, received downwards."""
     rounds = sorted({result.round for result in status.results.values()})
     sent, received = dict.fromkeys(rounds, 0), dict.fromkeys(rounds, 0)
     for result in status.results.values():

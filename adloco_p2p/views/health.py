@@ -1,14 +1,14 @@
-"""The health of a node, as a supervisor asks for it."""
+"""The health of a node, for a supervisor."""
 
 from adloco_p2p.views.own_part import bench_words, is_keeper
 from adloco_p2p.views.status import Status
 
 MAX_ROUNDS_BEHIND = 2
-"""A peer that has just trained reports one round late; a retried average may cost one more."""
+"""How many rounds the report of a ready peer may lag: one for a peer that has just trained, and one for a retried average."""
 
 
 def readiness(status: Status) -> tuple[bool, str]:
-    """Whether the peer is in the run and trained or averaged in one of its last rounds, and why not, in a line."""
+    """Return whether the peer is in the run and trained or averaged in one of its last rounds, with the reason in a line."""
     if status.state == "finished":
         return True, "the run is complete"
     if status.state != "running":

@@ -1,4 +1,4 @@
-"""The report as one file that a browser opens anywhere: no script, no other file, no request."""
+"""The report as one file that a browser opens anywhere, without a script, another file or a request."""
 
 import html
 import io
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rows: TypeAlias = list[tuple[str, ...]]
-"""Of a table, the header first; a single cell is a sentence."""
+"""The rows of a table, the header first; a single cell is a sentence."""
 Section: TypeAlias = tuple[str, Rows]
-"""A title, which may be empty, and what stands under it."""
+"""A title, which may be empty, and the rows under it."""
 
 STYLE = """
 :root { color-scheme: light; font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff }
@@ -25,7 +25,7 @@ figcaption { color: #666 }
 
 
 def html_page(heading: str, sections: Sequence[Section], pictures: "Mapping[str, Figure]") -> str:
-    """`pictures`: by their captions."""
+    """Return the page. `pictures`: figures by their captions."""
     parts = [f"<h1>{html.escape(heading)}</h1>"]
     for title, rows in sections:
         parts += [f"<h2>{html.escape(title)}</h2>"] if title else []
@@ -52,7 +52,7 @@ def _row(tag: str, cells: Sequence[str]) -> str:
 
 
 def _svg(figure: "Figure") -> str:
-    """The picture as an element of the page, without the header of a file."""
+    """Return the picture as an element of the page, without the header of a file."""
     written = io.StringIO()
     figure.savefig(written, format="svg", facecolor="white", metadata={"Date": None})
     text = written.getvalue()

@@ -1,4 +1,4 @@
-"""Keys while a view is on the screen: one by one, without Return, and not shown."""
+"""Reads keys while a view is on the screen: one by one, without Return, and without showing them."""
 
 import contextlib
 import os
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 LOOK_SECONDS = 0.2
-"""A keyboard that is given back is no longer read after this time."""
+"""The longest time for which a keyboard is still read after it is given back."""
 
 _before: tuple[int, list[Any]] | None = None
-"""Terminal and its settings, while one is being read."""
+"""The terminal that is being read, and its earlier settings."""
 
 
 class Keyboard:
-    """Calls `press` with every key, from a thread of its own. Where the input is no terminal, or belongs to another job of the
-    shell, nothing happens: a background process that touches its terminal would be stopped."""
+    """Calls `press` with every key, from a thread of its own. Does nothing where the input is no terminal or belongs to another
+    job of the shell, because a background process that touches its terminal would be stopped."""
 
     def __init__(self, press: Callable[[str], None]) -> None:
         self._press = press
@@ -27,7 +27,7 @@ class Keyboard:
         self._thread: threading.Thread | None = None
 
     def start(self) -> bool:
-        """Whether keys are read from now on."""
+        """Start to read keys, and return whether that works."""
         global _before  # noqa: PLW0603  # there is one terminal
         try:
             terminal = sys.stdin.fileno()
@@ -61,7 +61,7 @@ class Keyboard:
 
 
 def release() -> None:
-    """Give the terminal its settings back; also for a process that ends without more ado. May be called twice."""
+    """Restore the terminal's settings, even for a process that ends at once. May be called twice."""
     global _before  # noqa: PLW0603
     if _before is not None:
         terminal, settings = _before

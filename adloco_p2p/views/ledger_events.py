@@ -1,7 +1,7 @@
-"""Events of a run, derived from its ledger: the events that a peer writes, but of no single peer. Pure.
+"""Events of a run, derived from its ledger: those that a peer writes, but not specific to any peer. Pure.
 
 With them every holder of the ledger sees a run in the same views as a peer: the plans with their reasons, and the results in
-the signed reports. The ledger has no clock and no peer's traffic, so these events carry none; a round without reports in the
+the signed reports. The ledger has no clock and no peer's traffic, so these events have neither; a round without reports in the
 ledger has no event yet.
 """
 
@@ -28,7 +28,7 @@ class LedgerLine:
 
     plan: Plan
     num_votes: int | None = None
-    """None for the first plan, and where there is no ledger."""
+    """Votes for the plan; None for the first plan, and where there is no ledger."""
     joined: tuple[PeerId, ...] = ()
     departed: tuple[PeerId, ...] = ()
 
@@ -95,7 +95,8 @@ class LedgerEvents:
 
 
 def _round(plan: RoundPlan, instance: InstanceId, about: Sequence[CreditedSamples], sequence_length: int) -> Round:
-    """All hosts of one instance together: losses weighted by the samples that count, held-out losses by their median."""
+    """Return the round of one instance over all its hosts: losses weighted by the credited samples, held-out losses by their
+    median."""
     planned = next((item for item in plan.instances if item.instance == instance), None)
     counted = [(credit.samples, credit.item.loss) for credit in about if credit.samples and credit.item.loss is not None]
     samples = sum(credit.samples for credit in about)

@@ -1,4 +1,4 @@
-"""What looks at a peer's contributions found (`averaging.assess_every`). Pure."""
+"""The results of looks at a peer's contributions (`averaging.assess_every`). Pure."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -9,7 +9,7 @@ from adloco_p2p.core.planning.assessment import IDLE_ERRORS, LEAST_SCORES, idle_
 
 
 def look_scores(plan: Plan | None) -> dict[str, list[float]]:
-    """Of each host whose contributions were looked at, the last scores in its instances."""
+    """Return the last scores of each host whose contributions were looked at, in its instances."""
     found: dict[str, list[float]] = {}
     for host in (host for item in (plan.instances if plan is not None else ()) for host in item.hosts):
         if host.scores:
@@ -18,7 +18,8 @@ def look_scores(plan: Plan | None) -> dict[str, list[float]]:
 
 
 def look_words(plan: Plan | None, peer: str) -> str:
-    """What the last looks at the peer's work found, which are checks to a volunteer; empty where there were none."""
+    """Describe the results of the last looks at the peer's work, which are called checks for volunteers; empty where there were
+    none."""
     scores = look_scores(plan).get(peer)
     if plan is None or not scores:
         return ""

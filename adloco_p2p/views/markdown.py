@@ -1,4 +1,4 @@
-"""Text from elsewhere on its way into Markdown, which holds HTML, pictures and links: none of them comes from such text."""
+"""Escapes text from elsewhere for Markdown, where it could otherwise add HTML, pictures and links."""
 
 import re
 
@@ -6,10 +6,10 @@ _MARKUP = re.compile(r"[\\`*\[\]<&~$@|]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re
 
 
 def escaped(text: str) -> str:
-    """What shows `text` as it is, on one line. Names such as `acc_norm` stay as they are."""
+    """Return Markdown that shows `text` as it is, on one line. Names such as `acc_norm` stay as they are."""
     return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def code(text: str) -> str:
-    """`text` on one line in code letters, in tables, too; what would end them becomes an apostrophe."""
+    """Return `text` on one line as code, also for tables; characters that would end the code are replaced."""
     return f"`{' '.join(text.split()).translate({ord('`'): chr(39), ord('|'): '/'})}`"

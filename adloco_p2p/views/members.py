@@ -9,13 +9,13 @@ from adloco_p2p.views.status import Status
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRow:
     name: str
-    """Its directory in that of the swarm."""
+    """The name of its directory in that of the swarm."""
     is_ready: bool
-    """It has all that it needs to train."""
+    """Whether it has all that it needs to train."""
     peer: str
     phase: str
     step: int
-    """Inner steps of the round, of all instances of the peer; 0 of 0 where it has none."""
+    """Inner steps of the round, over all instances of the peer; 0 of 0 where it has none."""
     num_steps: int
     loss: float | None
     tokens_per_second: float | None
@@ -24,7 +24,7 @@ class MemberRow:
 
 
 def member_row(name: str, status: Status, *, is_ready: bool = True, outside: str = "") -> MemberRow:
-    """`outside`: what is known of the process while its node cannot be asked, such as the step of its start."""
+    """Return the row. `outside`: what is known of the process while its node cannot be asked, such as the step of its start."""
     rows = [row for row in table_rows.instance_rows(status) if row.phase != "by others"] if not outside else []
     losses = [row.loss for row in rows if row.loss is not None]
     speeds = [row.tokens_per_second for row in rows if row.tokens_per_second is not None]

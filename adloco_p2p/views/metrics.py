@@ -1,8 +1,8 @@
-"""The metrics of a node: each is declared here once, with its name, unit and meaning, and how it follows from the status. The
+"""The metrics of a node. Each is declared here once, with its name, unit and meaning, and how it follows from the status. The
 page, the terminal, `adloco-peer status`, Prometheus and the Grafana dashboard show what is declared here.
 
 Names follow the conventions of Prometheus: base units, `_total` for counters. A counter may fall when a node resumes, because
-rounds that were lost are not counted: monitors read that as a restart.
+rounds that were lost are not counted; monitors interpret that as a restart.
 """
 
 import math
@@ -41,18 +41,18 @@ _TEXTS: Mapping[Unit, Callable[[float], str]] = {
     "bytes": units.size,
     "ratio": units.percent,
 }
-"""How people read a unit; the others are counts."""
+"""How a unit is printed for people; the others are printed as counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One metric and its samples: values of the labels -> value. An unknown sample is omitted."""
+    """One metric and its samples by the values of their labels. An unknown sample is omitted."""
 
     name: str
     unit: Unit
     meaning: str
     words: str
-    """With `{}` for the value; empty where views have a place of its own for it: a bar, a table."""
+    """Text with `{}` for the value; empty where views have another place for it, such as a bar or a table."""
     label_names: Labels
     samples: Mapping[Labels, float]
 
@@ -62,13 +62,13 @@ class Measure:
 
     @property
     def text(self) -> str:
-        """For people; empty where they read it elsewhere, and where it is not known."""
+        """The metric in words; empty where views show it elsewhere, and where it is not known."""
         read = _TEXTS.get(self.unit, units.count)
         return self.words.format(read(self.samples[()])) if self.words and self.samples else ""
 
 
 def measures(status: Status) -> list[Measure]:
-    """All of them, always the same names in the same order: what people read most comes first."""
+    """Return all metrics, always under the same names in the same order, the most read ones first."""
     found = [*_work(status), *_run(status), *_traffic(status), *_instances(status), *_troubles(status), *_machine(status)]
     if own_part.keeper_words(status):
         return [replace(measure, words="") if measure.name in _OF_TRAINING else measure for measure in found]
@@ -76,11 +76,11 @@ def measures(status: Status) -> list[Measure]:
 
 
 _OF_TRAINING = frozenset({"adloco_tokens_total", "adloco_samples_total", "adloco_micro_batch_limit_samples"})
-"""People who look at a keeper, which trains nothing, need not read them."""
+"""Metrics that are not shown to people for a keeper, which trains nothing."""
 
 
 def bootstrap_measures(num_connected: int | None) -> list[Measure]:
-    """Of a bootstrap, which trains nothing."""
+    """Return the metrics of a bootstrap, which trains nothing."""
     return [_metric("connected_peers", "", "Peers that are connected to this bootstrap.", num_connected)]
 
 
@@ -243,7 +243,7 @@ def _troubles(status: Status) -> list[Measure]:
 
 
 def _machine(status: Status) -> list[Measure]:
-    """Of the machine, not of the node alone: other programs count."""
+    """Return metrics of the whole machine, with all its programs."""
     machine = status.machine
     gpus = machine.gpus if machine is not None else ()
 

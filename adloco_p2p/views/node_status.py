@@ -10,7 +10,7 @@ from adloco_p2p.views.status import ORDERS, Status
 from adloco_p2p.views.table_rows import PeerRow
 
 MAX_DECISIONS = 10
-"""Newest decisions that a summary names."""
+"""How many of the newest decisions a summary names."""
 _PEERS = ("peer", "is_self", "state", "role", "samples_per_second", "share", "last_report", "upload_bytes_per_second")
 _CARD = ("nickname", "version", "reach", "round_trip_seconds")
 _INSTANCES = (
@@ -20,7 +20,7 @@ _INSTANCES = (
 
 
 def summary(status: Status) -> dict[str, Any]:
-    """Everything that a `status` verb or a health check asks for."""
+    """Return everything that a `status` verb or a health check asks for."""
     rows, peers = table_rows.instance_rows(status), table_rows.peer_rows(status)
     return {
         "name": status.name,
@@ -91,7 +91,7 @@ def _protocol(fields: Mapping[str, Any]) -> str:
 
 
 def lines(fields: Mapping[str, Any]) -> list[str]:
-    """The summary for people, one fact a line."""
+    """Return the summary for people, one fact a line."""
     found = [
         _line("run", units.one_line(fields["name"]), units.short_digest(fields["run"]), _protocol(fields)),
         _line("peer", units.short_peer(fields["peer"]), f"on {fields['device']}"),
@@ -135,7 +135,7 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
 
 
 def _peer_lines(row: Mapping[str, Any]) -> list[str]:
-    """Its place in the run, and under that what is known of its link and what it announces."""
+    """Return the peer's place in the run and, below it, what is known of its link and what it announces."""
     place = _line(
         "this peer" if row["is_self"] else "peer",
         units.short_peer(units.one_line(row["peer"])),
@@ -156,7 +156,7 @@ def _peer_lines(row: Mapping[str, Any]) -> list[str]:
 
 
 def traffic_words(traffic: Mapping[str, Any]) -> list[str]:
-    """`up 34.5 MB, 1.20 MB/s of 2.00 MB/s`, the same for down, and what is left of the day's budget."""
+    """Return `up 34.5 MB, 1.20 MB/s of 2.00 MB/s`, the same for down, and what is left of the day's budget."""
     words = []
     for way, total in (("up", traffic["sent_bytes"]), ("down", traffic["received_bytes"])):
         rate, cap = traffic[f"{way}_bytes_per_second"], traffic[f"{way}_cap_bytes_per_second"]

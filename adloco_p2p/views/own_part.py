@@ -1,4 +1,4 @@
-"""This peer's part in the run, in words: its seat, what it waits for, what signers ordered, bans. Pure."""
+"""This peer's part in the run, in words: its seat, what it waits for, orders of signers, bans. Pure."""
 
 from math import log
 
@@ -12,7 +12,7 @@ from adloco_p2p.views.status import Status
 
 
 def keeper_words(status: Status) -> str:
-    """The part of a keeper in the run; empty for any other peer."""
+    """Describe a keeper's part in the run; empty for any other peer."""
     plan = status.current_plan
     if plan is None or status.state != "running" or not is_keeper(plan, status.peer):
         return ""
@@ -24,20 +24,20 @@ _ABSENT = frozenset({"left", "suspected"})
 
 
 def is_keeper(plan: Plan, peer: str) -> bool:
-    """It holds states and trains nothing."""
+    """Return whether the peer holds states and trains nothing."""
     seat = plan.seat(peer)
     return seat is not None and seat.is_keeper
 
 
 def waiting_kind(status: Status) -> str:
-    """What `joining` describes, in a word."""
+    """Return in a word what `joining` describes."""
     if status.peer in status.bans:
         return "ban"
     return "keeper" if keeper_words(status) else "bench" if bench_words(status) else "joining"
 
 
 def ended_by_signer(status: Status) -> str:
-    """In words, that a signer's order ended the run, after which round and why; otherwise empty."""
+    """Describe the signer's order that ended the run: after which round, and why; otherwise empty."""
     last = status.plans[-1] if status.plans else None
     if status.finish is None or last is None or last.course.last_round is None or last.round <= last.course.last_round:
         return ""
@@ -48,14 +48,14 @@ def ended_by_signer(status: Status) -> str:
 
 
 def _is_at_its_own_end(status: Status, last: Plan) -> bool:
-    """Whether the last plan would have been the last one without any order to end sooner."""
+    """Return whether the last plan would have been the last one without an order to end sooner."""
     if status.samples is not None:  # the last round is cut to whole steps
         return status.samples - last.samples_before < max(1, sum(planned.effective_batch for planned in last.instances))
     return status.rounds_unstopped is not None and last.round >= status.rounds_unstopped
 
 
 def paused_by_signer(status: Status) -> str:
-    """In words, that a signer paused the run and its last round before that is over here; otherwise empty."""
+    """Describe a signer's pause, from its order until the pause is over here; otherwise empty."""
     newest = status.plans[-1] if status.plans else None
     if newest is None or status.finish is not None or not is_paused_at(newest.course, newest.round + 1):
         return ""
@@ -66,7 +66,7 @@ def paused_by_signer(status: Status) -> str:
 
 
 def protocol_words(status: Status) -> str:
-    """The protocol that the run follows, and the one to come; empty before the first plan."""
+    """Describe the protocol that the run follows, and a coming one; empty before the first plan."""
     if status.current_plan is None:
         return ""
     coming = upgrade_words(status.plans[-1])
@@ -74,12 +74,12 @@ def protocol_words(status: Status) -> str:
 
 
 def upgrade_words(plan: Plan) -> str:
-    """The protocol that the run is to follow, and from when on; empty where it goes on with its own."""
+    """Describe the next protocol, and the round from which the run follows it; empty where none is planned."""
     return "" if plan.upgrade_round is None else f"protocol {plan.protocol + 1} from round {plan.upgrade_round} on"
 
 
 def bench_words(status: Status) -> str:
-    """Why this peer is on the bench, and since when where it waits for its turn; empty where it is not there."""
+    """Explain why this peer is on the bench, and since when it waits for its turn; empty where it is not on the bench."""
     plan = status.current_plan
     if plan is None or not status.peer or status.state != "running":
         return ""
@@ -99,7 +99,7 @@ def bench_words(status: Status) -> str:
 
 
 def joining(status: Status) -> str:
-    """In words, why this peer has no work in the run yet, or no more; empty where it has work, or none is planned for it."""
+    """Explain why this peer has no work in the run yet, or no longer; empty where it has work, or none is planned for it."""
     plan = status.current_plan
     if plan is None or plan.is_last or not status.peer or status.state != "running":
         return ""
@@ -131,7 +131,8 @@ def joining(status: Status) -> str:
 
 
 def proving_words(event: Proving) -> str:
-    """How far a peer is that computes for its seat: not far from any end, as attempts do not add up."""
+    """Describe the search of a peer that computes for its seat. Its attempts are no progress: the expected rest stays the
+    same."""
     here = event.seconds / max(1, event.attempts) * event.price
     return (
         f"computing for a seat: {units.count(event.attempts)} attempts in {units.duration(event.seconds)}; it takes"
@@ -144,13 +145,13 @@ def _has_work(status: Status, plan: Plan) -> bool:
 
 
 def own_share(status: Status, planned: InstanceLine | None) -> HostShare | None:
-    """The share of this peer in the instance, by the plan."""
+    """Return this peer's share of the instance, by the plan."""
     hosts = planned.hosts if planned is not None else ()
     return next((host for host in hosts if host.peer == status.peer), None)
 
 
 def ban_words(status: Status) -> dict[str, str]:
-    """Banned peer -> when, by whom and why."""
+    """Describe for each banned peer when, by whom and why it was banned."""
     return {
         peer: f"banned in round {ban.round} by {ban.by}{f': {units.one_line(ban.reason)}' if ban.reason else ''}"
         for peer, ban in sorted(status.bans.items())

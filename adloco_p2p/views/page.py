@@ -20,12 +20,12 @@ from adloco_p2p.views.status import Status
 from adloco_p2p.views.throughput import throughput
 
 MAX_POINTS = 500
-"""Of one curve; of a longer one every n-th round is shown, and the last one always."""
+"""The most points of one curve; a longer one shows every n-th round, and always the last one."""
 MAX_LINES = 200
-"""Newest plans of the ledger."""
+"""The most plans of the ledger, the newest ones."""
 MAX_PEERS = 300
 MAX_DECISIONS = 100
-"""Newest merges, forks, probes and switches that are listed; all forks and merges are in the family tree."""
+"""The most merges, forks, probes and switches that are listed, the newest ones; all forks and merges are in the family tree."""
 MAX_TEXT = 400
 
 Document = dict[str, object]
@@ -34,29 +34,29 @@ Point = TypeVar("Point")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRun:
-    """A run, and what is known about it where the page is made."""
+    """A run, and what the maker of the page knows about it."""
 
     status: Status
     plans: Sequence[LedgerLine]
-    """Oldest first."""
+    """The plans, oldest first."""
     contributions: Sequence[Contribution]
     credited: Sequence[CreditedSamples] = ()
     """The reports of a checked ledger."""
     is_signed: bool
-    """Plans and contributions are from such a ledger."""
+    """Whether plans and contributions are from such a ledger."""
     sequence_length: int
     parameters: int | None
     bytes_per_value: float
     source: str
     """The origin of the data, for the reader."""
     is_alive: Callable[[str], bool] | None = None
-    """Whether a peer showed a sign of life lately; none without a connection to the swarm."""
+    """Whether a peer showed a sign of life lately; None without a connection to the swarm."""
     own: Status | None = None
-    """Of this machine's node."""
+    """The status of this machine's node."""
     export: str = ""
     """The command that writes the model that this machine has."""
     cards: Mapping[str, PeerCard] = field(default_factory=dict)
-    """What peers announce about themselves, where that is known by other means than `own`."""
+    """What peers announce about themselves, where `own` is not the source."""
 
 
 def document(run: ShownRun) -> Document:
@@ -98,8 +98,8 @@ def document(run: ShownRun) -> Document:
 
 
 def side_by_side(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
-    """The page's rows of several runs: the summary of each by `summarise_runs`, and its held-out losses by `round`, `samples`
-    and `seconds` of its peer (None for a round that the peer did not see)."""
+    """Return the page's rows of several runs: the summary of each by `summarise_runs`, and its held-out losses by `round`,
+    `samples` and `seconds` of its peer (None for a round that the peer did not see)."""
     rows: list[dict[str, Any]] = summarise_runs(runs)["runs"]
     for row, run in zip(rows, runs, strict=True):
         ends = dict(progress.round_ends(run.own))
@@ -124,7 +124,7 @@ def side_by_side(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
 
 
 def plans_of(events: Sequence[Stamped]) -> list[LedgerLine]:
-    """The last word of every round's plan, by round."""
+    """Return the latest plan of every round, by round."""
     plans = {stamped.event.round: stamped.event for stamped in events if isinstance(stamped.event, Plan)}
     return [LedgerLine(plan=plan) for _, plan in sorted(plans.items())]
 
@@ -184,7 +184,7 @@ def _instances(status: Status, own: Status | None) -> list[Document]:
 
 
 def _point(point: RoundResult, trained: Mapping[int, int], ends: Mapping[int, float]) -> Document:
-    """`ends`: running time of this machine's node at the ends of the rounds that it has seen."""
+    """Return one point. `ends`: running time of this machine's node at the ends of the rounds that it has seen."""
     return {
         "round": point.round,
         "samples": trained[point.round],
@@ -198,7 +198,7 @@ def _point(point: RoundResult, trained: Mapping[int, int], ends: Mapping[int, fl
 
 
 def _samples_by_round(status: Status) -> dict[int, int]:
-    """Samples of all instances up to the end of each round."""
+    """Return the samples of all instances up to the end of each round."""
     per_round: dict[int, int] = {}
     for result in status.results.values():
         per_round[result.round] = per_round.get(result.round, 0) + result.samples
@@ -215,7 +215,7 @@ def _thinned(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _shown_decisions(status: Status) -> Sequence[Decision]:
-    """All that make the family tree, and the newest of the others; newest first."""
+    """Return all decisions of the family tree, and the newest of the others; newest first."""
     family = [decision for decision in status.decisions if decision.kind in ("fork", "merge")]
     others = [decision for decision in status.decisions if decision.kind not in ("fork", "merge")][-MAX_DECISIONS:]
     return sorted([*family, *others], key=lambda decision: -decision.round)
@@ -230,7 +230,7 @@ def _decision(decision: Decision) -> Document:
 
 
 def _throughput(run: ShownRun) -> list[Document]:
-    """Of the swarm, as this machine's node saw it."""
+    """Return the throughput of the swarm, as this machine's node saw it."""
     if run.own is None:
         return []
     return [
@@ -240,7 +240,7 @@ def _throughput(run: ShownRun) -> list[Document]:
 
 
 def _states(status: Status, own: Status | None, is_alive: Callable[[str], bool] | None) -> dict[str, str]:
-    """Of the roster: by recent signs of life, or else by this machine's node. Unknown after its end."""
+    """Return the states of the roster, by recent signs of life or else by this machine's node; unknown after the node's end."""
     seated = [row.peer for row in table_rows.peer_rows(status)]
     if is_alive is not None:
         return {peer: "alive" if is_alive(peer) else "silent" for peer in seated}
@@ -250,7 +250,7 @@ def _states(status: Status, own: Status | None, is_alive: Callable[[str], bool] 
 
 
 def _peers(run: ShownRun) -> list[Document]:
-    """Those who contributed, the largest first; then the others of the roster."""
+    """Return the contributors, the largest first, then the others of the roster."""
     status, contributions = run.status, run.contributions
     states = _states(status, run.own, run.is_alive)
     cards = run.cards or (run.own.peer_cards if run.own is not None else {})
@@ -280,7 +280,7 @@ def _peers(run: ShownRun) -> list[Document]:
 
 
 def _card(card: PeerCard | None) -> Document:
-    """The peer's announcement about itself."""
+    """Return the peer's announcement about itself."""
     return {
         "nickname": text(card.nickname) if card is not None else "",
         "version": text(card.version) if card is not None else "",
@@ -290,7 +290,8 @@ def _card(card: PeerCard | None) -> Document:
 
 
 def _traffic(status: Status, own: Status | None, *, parameters: int | None, bytes_per_value: float) -> Document:
-    """Bytes of averaging in the whole swarm, computed from the contributors; and those that this machine's node measured."""
+    """Return the averaging bytes of the whole swarm, computed from the contributors, and those that this machine's node
+    measured."""
     swarm: float | None = None
     if parameters is not None:
         swarm = sum(
@@ -313,7 +314,7 @@ def _traffic(status: Status, own: Status | None, *, parameters: int | None, byte
 
 
 def _own(own: Status, export: str) -> Document:
-    """The node on this machine."""
+    """Return the part of the page about the node on this machine."""
     return {
         "saved_round": own.last_checkpoint,
         "export": export,
@@ -341,7 +342,7 @@ def _own(own: Status, export: str) -> Document:
 
 
 def _line(line: LedgerLine) -> Document:
-    """One plan of the ledger."""
+    """Return one plan of the ledger."""
     plan = line.plan
     return {
         "round": plan.round,
@@ -376,10 +377,10 @@ def _line(line: LedgerLine) -> Document:
 
 
 def text(words: str) -> str:
-    """Text from elsewhere: one line of plain ASCII, not too long. The page escapes it as well."""
+    """Return text from elsewhere as one line of plain ASCII of limited length. The page escapes it as well."""
     return units.shorten(units.one_line(words), MAX_TEXT)
 
 
 def rounded(value: float | None) -> float | None:
-    """Six significant digits; what is not finite is not known."""
+    """Round to six significant digits; a value that is not finite becomes None."""
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

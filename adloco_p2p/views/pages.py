@@ -9,7 +9,7 @@ from adloco_p2p.views.pieces import line, title, wrapped
 from adloco_p2p.views.status import Status
 
 LABEL = 10
-"""Columns of the first word of a line of the log; what does not fit the line goes on below the rest."""
+"""Columns of the first word of a line of the log; text that does not fit the line continues below the rest."""
 KEYS = "? help  q leave  p pause  l log  r reasons"
 HELP = (
     ("q", "leave: end the round, save, hand over; the same command goes on later. In `watch`: close the view only"),
@@ -40,7 +40,7 @@ def help_page(width: int, height: int) -> list[RenderableType]:
 
 
 def log_page(log: Sequence[str], width: int, height: int) -> list[RenderableType]:
-    """The newest lines that fit."""
+    """Return the newest lines that fit."""
     room = max(height - 1, 1)
     shown: list[RenderableType] = []
     for each in log[-room:]:

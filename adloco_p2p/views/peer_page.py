@@ -1,7 +1,7 @@
-"""One peer of a run for the web page, as a JSON document: its rounds, losses, speeds, uplink and failures. Pure; every list
-in it has a limit.
+"""One peer of a run for the web page, as a JSON document: its rounds, losses, speeds, uplink and failures. Pure; every list in
+it has a limit.
 
-All of it follows from the ledger, so every holder of the ledger shows the same; a node adds the newest rounds of its own.
+All of it follows from the ledger, so every holder of the ledger shows the same; a node adds its own newest rounds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ from adloco_p2p.views.page import Document, rounded, text
 from adloco_p2p.views.status import Status
 
 MAX_ROUNDS = 300
-"""Newest rounds of a peer that are shown."""
+"""The most rounds of a peer that are shown, the newest ones."""
 MAX_EVENTS = 50
-"""Newest arrivals, departures and troubles."""
+"""The most arrivals, departures and troubles, the newest ones."""
 
 PeerDocuments = Callable[[str], Document | None]
-"""The document of the peer with that id; None where the run never had it."""
+"""Peer id -> the peer's document; None where the run never had that peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,9 @@ class Work:
 
 
 def peer_documents(lines: Sequence[LedgerLine], credited: Sequence[CreditedSamples], own: Status | None) -> PeerDocuments:
-    """`lines`: the plans, oldest first. `credited`: of a checked ledger; empty without one. `own`: this machine's node."""
-    plans, claims = tuple(lines), tuple(credited)  # both lists go on growing while browsers ask
+    """Return what makes the documents. `lines`: the plans, oldest first. `credited`: of a checked ledger; empty without one.
+    `own`: this machine's node."""
+    plans, claims = tuple(lines), tuple(credited)  # both lists keep growing while browsers ask
     return lambda peer: _document(peer, plans, claims, own)
 
 
@@ -72,7 +73,7 @@ def _shares(plan: Plan, peer: str) -> Iterator[tuple[RosterLine, InstanceLine, H
 
 
 def _claimed(peer: str, credited: Sequence[CreditedSamples], plans: Mapping[int, Plan]) -> dict[tuple[int, int], Work]:
-    """By the peer's signed reports."""
+    """Return the peer's work by its signed reports."""
     found: dict[tuple[int, int], Work] = {}
     left_out: dict[tuple[int, int], list[bool]] = {}
     for credit in credited:
@@ -95,7 +96,7 @@ def _claimed(peer: str, credited: Sequence[CreditedSamples], plans: Mapping[int,
 
 
 def _place(plan: Plan | None, instance: int, peer: str) -> int | None:
-    """Of the peer among the planned hosts of the instance, as reports count them."""
+    """Return the place of the peer among the planned hosts of the instance, as reports count them."""
     for planned in plan.instances if plan is not None else ():
         if planned.instance == instance:
             return next((place for place, share in enumerate(planned.hosts) if share.peer == peer), None)
@@ -109,7 +110,7 @@ def _trouble(credit: CreditedSamples) -> str:
 
 
 def _recorded(own: Status) -> dict[tuple[int, int], Work]:
-    """By the events of this machine's node."""
+    """Return this peer's work by the events of this machine's node."""
     return {
         key: Work(
             samples=result.samples,
@@ -149,7 +150,7 @@ def _words(share: HostShare, work: Work | None, *, is_settled: bool) -> str:
 
 
 def _events(peer: str, lines: Sequence[LedgerLine], own: Status | None) -> Iterator[Document]:
-    """By round."""
+    """Yield the peer's events, by round."""
     found = [(line.plan.round, "joined") for line in lines if peer in line.joined]
     found += [(line.plan.round, "left, or fell silent") for line in lines if peer in line.departed]
     if own is not None and own.peer == peer:

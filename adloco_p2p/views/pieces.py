@@ -13,11 +13,11 @@ from rich.text import Text
 from adloco_p2p.views import units
 
 GAP = 2
-"""Columns between columns of a table, and between words."""
+"""Columns between the columns of a table, and between words."""
 
 
 class Bar:
-    """A bar of exactly `width` cells; ASCII where the terminal has nothing better."""
+    """A bar of exactly `width` cells, in ASCII where the terminal has nothing better."""
 
     def __init__(self, fraction: float, width: int) -> None:
         self._filled = round(width * min(max(fraction, 0.0), 1.0))
@@ -38,7 +38,7 @@ def line(text: str, width: int, style: str = "") -> Text:
 
 
 def fitting(pieces: Sequence[tuple[str, str]], width: int) -> Text:
-    """The pieces that fit, in their order; a first one that is too long is shortened."""
+    """Return the pieces that fit, in their order; a first piece that is too long is shortened."""
     text = Text(no_wrap=True)
     for content, style in (piece for piece in pieces if piece[0]):
         gap = GAP if len(text) else 0
@@ -52,7 +52,7 @@ def fitting(pieces: Sequence[tuple[str, str]], width: int) -> Text:
 
 
 def wrapped(label: str, text: str, width: int, style: str) -> list[Text]:
-    """The label, and the text beside it, cut into lines at words."""
+    """Return the label, with the text beside it cut into lines at words."""
     room = max(width - len(label), 1)
     lines = textwrap.wrap(text, room) or [""]
     return [
@@ -74,7 +74,7 @@ def part(done: int, total: int, width: int, *, unit: str = "") -> RenderableType
 
 
 def bar_line(left: str, fraction: float, right: str, width: int) -> RenderableType:
-    """A bar between two texts; without it where there is no room."""
+    """Return a bar between two texts; only the texts where there is no room."""
     bar = width - len(left) - len(right) - 2 * GAP
     if bar < 8:
         return line(f"{left}  {right}", width)

@@ -1,5 +1,5 @@
-"""Lines for logs and pipes: one per finished round and instance, one per decision and warning. `name value` pairs in a fixed
-order, two spaces between them, so that the lines read well and cut well."""
+"""Lines for logs and pipes: one per finished round and instance, one per decision and warning. They consist of `name value`
+pairs in a fixed order with two spaces between them, so that they read well and cut well."""
 
 import re
 from collections.abc import Iterable
@@ -14,18 +14,18 @@ from adloco_p2p.views.status import SLOW_PEER, Status
 from adloco_p2p.views.status_fold import STATE_TOO_LATE, apply, replay
 
 _LABEL_WIDTH = 8
-"""The first word of a line is padded to this, so that the rest lines up."""
+"""The first word of a line is padded to this width, so that the rest lines up."""
 
 
 @singledispatch
 def line(event: Log, status: Status) -> str | None:
-    """Return what to print of the event, or none. `status` already contains it."""
+    """Return what to print about the event, or None. `status` already contains it."""
     del event, status
     return None
 
 
 class PlainView:
-    """Prints the lines as events come, each at once."""
+    """Prints each line at once as events come."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -34,10 +34,10 @@ class PlainView:
         self._is_slow = False
 
     def start(self) -> None:
-        """Nothing to prepare; there for the sake of one way to use both views."""
+        """Do nothing; this view needs no preparation, but has the methods of both views."""
 
     def recall(self, events: Iterable[Stamped]) -> None:
-        """Earlier events; prints nothing."""
+        """Take earlier events, without printing anything."""
         self._status = replay(events)
 
     def update(self, stamped: Stamped) -> None:
@@ -50,7 +50,7 @@ class PlainView:
             print(_joined(own_part.waiting_kind(self._status), joining), file=self._stream, flush=True)
         self._joining = joining
         slow = self._status.warnings.get(SLOW_PEER, "")
-        if slow and not self._is_slow:  # the seconds change with every round; one line will do
+        if slow and not self._is_slow:  # the seconds change with every round; one line is enough
             print(_joined("slow", units.one_line(slow)), file=self._stream, flush=True)
         self._is_slow = bool(slow)
 
@@ -70,7 +70,7 @@ def _joined(label: str, *pairs: str) -> str:
 
 
 def _at(status: Status, round: int) -> str:
-    """`round 12/40`, padded to the longest; `round 12` where the number of rounds is not known."""
+    """Return `round 12/40`, padded to the longest; `round 12` where the number of rounds is not known."""
     if status.rounds is None:
         return f"round {round}".ljust(len("round 999"))
     return f"round {round}/{status.rounds}".ljust(len(f"round {status.rounds}/{status.rounds}"))
@@ -124,7 +124,7 @@ def _round(event: telemetry.Round, status: Status) -> str:
 
 
 def _by_data(event: telemetry.Round | telemetry.Finished, status: Status) -> list[str]:
-    """The held-out loss on each data set, where instances have data of their own."""
+    """Return the held-out loss on each data set, where instances have data of their own."""
     losses = zip(status.data_sets, event.heldout_losses, strict=False)
     text = ", ".join(f"{units.one_line(name)} {units.loss(loss)}" for name, loss in losses)
     return [f"on {text}"] if text else []
@@ -132,7 +132,7 @@ def _by_data(event: telemetry.Round | telemetry.Finished, status: Status) -> lis
 
 @line.register
 def _plan(event: telemetry.Plan, status: Status) -> str | None:
-    """Only where signers ordered something new, or another protocol is to come or has come."""
+    """Return a line only where signers ordered something new, or another protocol is to come or has come."""
     before = next((plan for plan in reversed(status.plans) if plan.round < event.round), None)
     if event.course != (before.course if before is not None else AS_CONFIGURED):
         words = in_words(event.course, event.round) or "all orders are withdrawn"
@@ -271,7 +271,7 @@ def _stopped(event: telemetry.Stopped, _status: Status) -> str | None:
 
 @line.register
 def _finished(event: telemetry.Finished, status: Status) -> str:
-    """The last plan is carried out. Whether the model is that of the others is not known yet."""
+    """Report that the last plan is carried out. Whether the model is that of the others is not known yet."""
     return _joined(
         "trained",
         progress.position(status).replace("round", "rounds", 1),

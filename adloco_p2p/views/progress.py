@@ -11,14 +11,14 @@ from adloco_p2p.views.status import Status
 MAX_BINS = 12
 
 WINDOW_ROUNDS = 5
-"""Rates and the time left are means over so many finished rounds, ..."""
+"""Rates and the time left are means over so many finished rounds, or over more in WINDOW_SECONDS."""
 
 WINDOW_SECONDS = 30.0
-"""... or over the rounds of so much running time, if they are more: single rounds of a second differ widely."""
+"""All rounds that ended within so much running time count, since single rounds of a second differ widely."""
 
 
 def phase(status: Status) -> str:
-    """The phase of this peer now, in a word: of its instances, that of the first that is not done."""
+    """Return this peer's present phase in a word: that of its first instance that is not done."""
     if status.state == "starting":
         return status.starting or status.state
     if status.state in ("paused", "stopped", "finished"):
@@ -32,8 +32,8 @@ def phase(status: Status) -> str:
 
 
 def compute_utilisation(status: Status) -> float | None:
-    """Training seconds of the rounds that count over running time, of all devices: work that was lost and done again counts
-    once."""
+    """Return training seconds of the credited rounds over running time, of all devices; work that was lost and done again
+    counts once."""
     elapsed = status.elapsed_seconds * _num_devices(status)
     return sum(map(_device_seconds, status.results.values())) / elapsed if elapsed > 0 and status.results else None
 
@@ -43,14 +43,14 @@ def _num_devices(status: Status) -> int:
 
 
 def _device_seconds(result: RoundResult) -> float:
-    """Of training, of all devices that shared the instance."""
+    """Return training seconds, summed over the devices that shared the instance."""
     return result.seconds.get("training", 0.0) * max(1, len(result.devices))
 
 
 def round_durations(status: Status) -> list[tuple[int, float]]:
-    """(round, seconds of running time), by round: a round lasts from the end of the one before it to its own.
+    """Return (round, seconds of running time), by round: a round lasts from the end of the one before it to its own.
 
-    Rounds whose predecessor this peer did not end are left out: their span holds the start, or the wait for a seat.
+    Rounds whose predecessor this peer did not end are left out: their span contains the start, or the wait for a seat.
     """
     spans = pairwise(round_ends(status))
     return [(round_, end - begin) for (before, begin), (round_, end) in spans if round_ == before + 1 and end > begin]
@@ -62,7 +62,8 @@ def mean_duration(status: Status) -> float | None:
 
 
 def duration_histogram(status: Status) -> list[tuple[float, float, int]]:
-    """(from, to, number of rounds) in seconds: at most MAX_BINS intervals of one width; empty before the first round ends."""
+    """Return (from, to, number of rounds) in seconds: at most MAX_BINS intervals of one width; empty before the first round
+    ends."""
     seconds = [duration for _, duration in round_durations(status)]
     if not seconds:
         return []
@@ -74,7 +75,7 @@ def duration_histogram(status: Status) -> list[tuple[float, float, int]]:
 
 
 def utilisation_by_round(status: Status) -> list[tuple[int, float]]:
-    """(round, part of its time in which this peer's devices computed, in [0, 1]), by round."""
+    """Return (round, part of its time in which this peer's devices computed, in [0, 1]), by round."""
     num_devices = _num_devices(status)
     trained: dict[int, float] = {}
     for result in status.results.values():
@@ -83,7 +84,7 @@ def utilisation_by_round(status: Status) -> list[tuple[int, float]]:
 
 
 def round_ends(status: Status) -> list[tuple[int, float]]:
-    """(round, running time at the end of its last instance) of the rounds that are over on this peer, by round."""
+    """Return (round, running time at the end of its last instance) of the rounds that are over on this peer, by round."""
     is_over = all(row.phase in {"done", "by others"} for row in table_rows.instance_rows(status))
     ends: dict[int, float] = {}
     for result in status.results.values():
@@ -93,8 +94,8 @@ def round_ends(status: Status) -> list[tuple[int, float]]:
 
 
 def _last_rounds(status: Status) -> list[tuple[int, float]]:
-    """The ends of the last rounds, behind the beginning of the first of them. Before the first round of a peer that came later
-    it waited for a seat, so that round has no beginning."""
+    """Return the ends of the last rounds, after the beginning of the first of them. A peer that came later waited for a seat,
+    so its first round has no beginning."""
     ends = round_ends(status)
     points = [*([(-1, 0.0)] if ends and ends[0][0] == 0 else []), *ends]
     num_recent = sum(points[-1][1] - end <= WINDOW_SECONDS for _, end in points)
@@ -102,7 +103,7 @@ def _last_rounds(status: Status) -> list[tuple[int, float]]:
 
 
 def seconds_per_round(status: Status) -> float | None:
-    """Mean over the last rounds; before the first one ends, what the plan expects."""
+    """Return the mean over the last rounds; before the first one ends, the plan's expectation."""
     points = _last_rounds(status)
     if len(points) < 2:
         plan = status.current_plan
@@ -112,7 +113,7 @@ def seconds_per_round(status: Status) -> float | None:
 
 
 def tokens_per_second(status: Status) -> float | None:
-    """Tokens of this peer over the last rounds by their running time; before that, the rate of the inner steps."""
+    """Return the tokens of this peer over the last rounds by their running time; before that, the rate of the inner steps."""
     points = _last_rounds(status)
     if len(points) < 2:
         rates = [activity.tokens_per_second for activity in status.activities.values() if activity.tokens_per_second]
@@ -124,8 +125,8 @@ def tokens_per_second(status: Status) -> float | None:
 
 
 def swarm_tokens_per_second(status: Status) -> float | None:
-    """Tokens that the plan of the round in progress gives to all peers, by the time that a round takes; none before this peer
-    has finished one."""
+    """Return the tokens that the plan of the round in progress gives to all peers, by the time that a round takes; None before
+    this peer has finished one."""
     plan, seconds = status.current_plan, seconds_per_round(status)
     trained = traffic.totals(status)
     if plan is None or not seconds or not trained.samples:
@@ -134,7 +135,7 @@ def swarm_tokens_per_second(status: Status) -> float | None:
 
 
 def round_fraction(status: Status) -> float:
-    """Part of the current round's inner steps that this peer has done, in [0, 1]."""
+    """Return the part of the current round's inner steps that this peer has done, in [0, 1]."""
     rows = [row for row in table_rows.instance_rows(status) if row.phase != "by others"]
     if not rows:
         return 0.0
@@ -142,7 +143,7 @@ def round_fraction(status: Status) -> float:
 
 
 def run_fraction(status: Status) -> float:
-    """Part of the run that is done, in [0, 1]."""
+    """Return the part of the run that is done, in [0, 1]."""
     if status.finish is not None:
         return 1.0
     if status.samples is not None:
@@ -152,7 +153,7 @@ def run_fraction(status: Status) -> float:
 
 
 def round_shown(status: Status) -> int:
-    """The round in progress; of a run that is over the number of its rounds."""
+    """Return the round in progress; for a run that is over, the number of its rounds."""
     if status.samples is not None:
         return status.plans[-1].round if status.finish is not None and status.plans else status.current_round
     rounds = status.rounds or 0
@@ -160,19 +161,20 @@ def round_shown(status: Status) -> int:
 
 
 def samples_given(status: Status) -> int:
-    """Samples of the rounds that are over, by their plans."""
+    """Return the samples of the rounds that are over, by their plans."""
     return max((plan.samples_before for plan in status.plans if plan.round <= round_shown(status)), default=0)
 
 
 def position(status: Status) -> str:
-    """`round 12/40`; of a run that counts samples `round 12, 5,120/8,192 samples`."""
+    """Return `round 12/40`; for a run that counts samples `round 12, 5,120/8,192 samples`."""
     if status.samples is None:
         return f"round {round_shown(status)}/{status.rounds}"
     return f"round {round_shown(status)}, {samples_given(status):,}/{status.samples:,} samples"
 
 
 def rounds_left(status: Status) -> float:
-    """Rounds to come, with what is left of the one in progress; by samples, if all are like the one in progress."""
+    """Return the rounds to come, with the rest of the one in progress; for a run that counts samples, as if all were like the
+    one in progress."""
     left = 1.0 - run_fraction(status)
     if status.samples is None:
         return (status.rounds or 0) * left
@@ -181,7 +183,8 @@ def rounds_left(status: Status) -> float:
 
 
 def eta_seconds(status: Status) -> float | None:
-    """Running time until the end of the run; none where no round has ended and the plan expects nothing, or nothing runs."""
+    """Return the running time until the end of the run; None where no round has ended and the plan expects nothing, or nothing
+    runs."""
     waits_for_others = own_part.paused_by_signer(status) or own_part.keeper_words(status).endswith("joins")
     if waits_for_others or status.state in ("paused", "stopped"):
         return None
@@ -190,7 +193,7 @@ def eta_seconds(status: Status) -> float | None:
 
 
 def device_words(status: Status) -> str:
-    """This peer's devices, and where there are several the instances of its last round on each."""
+    """Return this peer's devices and, where there are several, the instances of its last round on each."""
     trained = [result for result in status.results.values() if result.devices]
     newest = max((result.round for result in trained), default=0)
     places = [

@@ -7,7 +7,7 @@ from adloco_p2p.core.model import telemetry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """The work of this peer for one instance now."""
+    """This peer's present work for one instance."""
 
     round: int
     phase: str
@@ -16,7 +16,7 @@ class Activity:
     loss: float | None = None
     tokens_per_second: float | None = None
     since: float | None = None
-    """Unix seconds at which the phase began; none while inner steps are counted."""
+    """Unix seconds at which the phase began; None while inner steps are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class RoundResult(telemetry.Round):
     """The result of one finished round of one instance on this peer."""
 
     elapsed_seconds: float
-    """Running time of this peer at the end of the round; the time between sessions is not in it."""
+    """Running time of this peer at the end of the round, without the time between sessions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """Boundaries between which an instance lived: it trained the rounds `start` to `end - 1`."""
+    """The boundaries between which an instance lived: it trained the rounds `start` to `end - 1`."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A merge, fork, probe, or switch of mode, with its reason; before round `round` (a probe: after it)."""
+    """A merge, fork, probe, or switch of mode, with its reason; it happens before round `round`, a probe after it."""
 
     round: int
     kind: str
@@ -49,7 +49,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """Something that went wrong and is over: a failed average, memory that ran out, a peer that fell silent."""
+    """A trouble that is over: a failed average, memory that ran out, a peer that fell silent."""
 
     elapsed_seconds: float
     round: int

@@ -1,4 +1,4 @@
-"""Losses by round and by instance, and what became of each instance. Pure."""
+"""Losses by round and by instance, and the fate of each instance. Pure."""
 
 import math
 from collections import defaultdict
@@ -13,7 +13,7 @@ Point = tuple[float, float]
 
 
 def training_losses(status: Status) -> list[Point]:
-    """(round, mean training loss of the instances that this peer trained), by round."""
+    """Return (round, mean training loss of the instances that this peer trained), by round."""
     by_round: dict[int, list[float]] = defaultdict(list)
     for result in status.results.values():
         if result.loss is not None and math.isfinite(result.loss):
@@ -22,7 +22,7 @@ def training_losses(status: Status) -> list[Point]:
 
 
 def heldout_losses(status: Status) -> list[Point]:
-    """(round, least held-out loss of the instances that this peer evaluated), by round."""
+    """Return (round, least held-out loss of the instances that this peer evaluated), by round."""
     best: dict[int, float] = {}
     for result in status.results.values():
         if result.heldout_loss is not None and math.isfinite(result.heldout_loss):
@@ -36,7 +36,8 @@ def latest_result(status: Status, instance: int) -> RoundResult | None:
 
 
 def final_heldout(status: Status) -> float | None:
-    """As the run reports it; before its end, the best newest one of the instances that are still alive."""
+    """Return the final held-out loss as the run reports it; before its end, the least of the newest losses of living
+    instances."""
     if status.finish is not None and status.finish.heldout_loss is not None:
         return units.finite(status.finish.heldout_loss)
     newest = max(life.end for life in status.lives.values())
@@ -46,7 +47,7 @@ def final_heldout(status: Status) -> float | None:
 
 
 def fate(status: Status, instance: int) -> str:
-    """The fate of an instance, in words."""
+    """Return the fate of an instance, in words."""
     for decision in status.decisions:
         if decision.kind == "merge" and instance in decision.sources and instance not in decision.targets:
             return f"merged into {decision.targets[0]} before round {decision.round}"
@@ -54,13 +55,13 @@ def fate(status: Status, instance: int) -> str:
 
 
 def latest_heldout(status: Status, instance: int) -> float | None:
-    """The newest held-out loss; not every round has one."""
+    """Return the newest held-out loss; not every round has one."""
     newest = _latest_evaluated(status, instance)
     return newest.heldout_loss if newest else None
 
 
 def heldout_by_data(status: Status, instance: int | None = None) -> dict[str, float | None]:
-    """The newest held-out loss of an instance, or that of the model at the end of the run, on each data set by itself, where
+    """Return the newest held-out loss of an instance, or of the model at the end of the run, on each data set by itself, where
     instances have data of their own."""
     newest = status.finish if instance is None else _latest_evaluated(status, instance)
     return dict(zip(status.data_sets, newest.heldout_losses, strict=False)) if newest else {}
@@ -72,7 +73,7 @@ def _latest_evaluated(status: Status, instance: int) -> RoundResult | None:
 
 
 def task_words(claim: TaskScores) -> list[str]:
-    """`hellaswag acc 0.3125, 200 documents`, for each task; standard errors are left out."""
+    """Return `hellaswag acc 0.3125, 200 documents` for each task, without standard errors."""
     words = []
     for score in claim.scores:
         figures = [

@@ -1,4 +1,4 @@
-"""The report of a run: pictures, the numbers behind them, and a page that shows both. Made from the events of one peer."""
+"""The report of a run, from the events of one peer: pictures, the numbers behind them, and a page that shows both."""
 
 import json
 import math
@@ -29,11 +29,11 @@ CAPTIONS = {
     "durations.png": "How many rounds took how long on this peer.",
     "bytes.png": "Bytes of averaging; the table above has all traffic.",
 }
-"""Pictures in the order of the page."""
+"""Captions of the pictures, in the order of the page."""
 
 
 FORMATS = ("png", "svg", "pdf")
-"""For the screen, for a page, for print."""
+"""Formats of pictures: for the screen, for a page, for print."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,13 @@ class Report:
     heading: str
     sections: Sequence[Section]
     figures: "Mapping[str, Figure]"
-    """By their names in `captions`."""
+    """Figures by their names in `captions`."""
     captions: Mapping[str, str]
     numbers: Mapping[str, Any]
-    """Ready for JSON."""
+    """The numbers, ready for JSON."""
 
     def write(self, output: Path, *, formats: Sequence[str], as_html: bool) -> list[Path]:
-        """As `draw_report`."""
+        """Write the report as `draw_report` does."""
         output.mkdir(parents=True, exist_ok=True)
         if as_html:
             page = output / "report.html"
@@ -71,11 +71,11 @@ def draw_report(
     formats: Sequence[str] = FORMATS[:1],
     as_html: bool = False,
 ) -> list[Path]:
-    """Write the pictures, `report.json` and `report.md` into the folder `output`; return the files, the page last.
-    `as_html`: one file instead, `report.html`, that needs no other.
+    """Write the pictures, `report.json` and `report.md` into the folder `output`, and return the files, the page last.
+    `as_html`: write a single file instead, `report.html`, that needs no other.
 
-    `swarm`: the run as its ledger has it, with the losses of all peers; without it those of this one are drawn. Raises
-    ConfigError where no round has finished: there is nothing to draw.
+    `swarm`: the run by its ledger, with the losses of all peers; without it the losses of this peer are drawn. Raises
+    ConfigError where no round has finished, since there is nothing to draw.
     """
     status = replay(events)
     if not status.results:
@@ -89,7 +89,7 @@ def draw_report(
 
 
 def _figures(status: Status, swarm: Status | None) -> "dict[str, Figure]":
-    """By their names in CAPTIONS, in that order."""
+    """Return the figures by their names in CAPTIONS, in that order."""
     from adloco_p2p.views import figures
 
     run = status if swarm is None else replace(swarm, unigram_entropy=status.unigram_entropy)
@@ -110,7 +110,8 @@ def _figures(status: Status, swarm: Status | None) -> "dict[str, Figure]":
 
 
 def _timed(run: Status, own: Status) -> Status:
-    """The rounds of the run that this peer has seen end, at its running time then: a ledger has no clock."""
+    """Return the run with only those rounds that this peer has seen end, at its running time then, because a ledger has no
+    clock."""
     ends: dict[int, float] = {}
     for result in own.results.values():
         ends[result.round] = max(ends.get(result.round, 0.0), result.elapsed_seconds)
@@ -119,7 +120,7 @@ def _timed(run: Status, own: Status) -> Status:
 
 
 def save_figures(drawn: "Mapping[str, Figure]", output: Path, formats: Sequence[str]) -> list[Path]:
-    """By their names, in every format."""
+    """Save the figures under their names, in every format."""
     from adloco_p2p.views.figures import DOTS_PER_INCH
 
     paths = [(output / name).with_suffix(f".{kind}") for kind in formats for name in drawn]
@@ -132,7 +133,7 @@ def save_figures(drawn: "Mapping[str, Figure]", output: Path, formats: Sequence[
 
 
 def summarise(status: Status) -> dict[str, Any]:
-    """The numbers of the run, ready for JSON; what is not known (or not finite) is none."""
+    """Return the numbers of the run, ready for JSON; an unknown or infinite number is None."""
     totals = traffic.totals(status)
     loss = run_losses.final_heldout(status)
     return {
@@ -212,7 +213,7 @@ def _sections(status: Status, summary: Mapping[str, Any]) -> list[Section]:
 
 
 def markdown_page(heading: str, sections: Sequence[Section], captions: Mapping[str, str]) -> str:
-    """`captions`: of the pictures beside the page, by their names."""
+    """Return the page. `captions`: captions of the pictures beside the page, by name."""
     parts = [f"# {escaped(heading)}"]
     for title, rows in sections:
         parts += [f"## {title}"] if title else []
@@ -223,7 +224,7 @@ def markdown_page(heading: str, sections: Sequence[Section], captions: Mapping[s
 
 
 def _table(rows: Rows) -> str:
-    """In Markdown; a single cell is a sentence."""
+    """Return the table in Markdown; a single cell is a sentence."""
     if len(rows) == 1:
         return escaped(rows[0][0])
     lines = [rows[0], tuple("---" for _ in rows[0]), *rows[1:]]
@@ -292,7 +293,7 @@ def _decisions(status: Status) -> Rows:
 
 
 def _tasks(status: Status) -> Rows:
-    """As peers claim them: nobody checks them."""
+    """Return the scores that peers claim; nobody checks them."""
     return [
         ("before round", "claimed by", "scores"),
         *(

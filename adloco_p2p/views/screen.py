@@ -1,4 +1,4 @@
-"""The screen of the live view. `render` is pure: status and size in, something rich can print out."""
+"""The screen of the live view. `render` is pure: it turns status and size into something that rich can print."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,16 +19,16 @@ from adloco_p2p.views.status import Status
 from adloco_p2p.views.tables import INSTANCE_COLUMNS, MEMBER_COLUMNS, PEER_COLUMNS, table_section
 
 MAX_DECISIONS = 60
-"""Newest decisions that the view offers."""
+"""The newest decisions that the view offers."""
 MAX_PAST = 3
 RECENT_ROUNDS = 5
-"""At most so many troubles of so many last rounds are shown, beside all conditions that hold now."""
+"""Past troubles are shown of so many last rounds, MAX_PAST of them at most, beside all present conditions."""
 MAX_ENDING_CHARS = 64
-"""Of the words beside the progress of the run."""
+"""The longest words beside the progress of the run."""
 LEAST_LINES = 2
-"""Of a section: a title and something under it."""
+"""The lines that a section needs: a title and something under it."""
 PEERS_WIDTH = (78, 108)
-"""Of the peers' table where it stands beside the decisions, at least and at most; in between, a little more than half."""
+"""The least and the greatest width of the peers' table beside the decisions; in between, a little more than half."""
 MARGIN = 1
 """Columns left free on either side."""
 WIDE = 140
@@ -36,11 +36,11 @@ WIDE = 140
 TALL = 16
 """From this height on, the header has room for a line of metrics, the screen for the curve of the loss and the keys."""
 MAX_METRIC_LINES = 4
-"""Of a screen twice as tall."""
+"""The most lines of metrics, on a screen twice as tall."""
 CHART_LINES = (9, 26)
-"""Of the chart of the losses, at least and at most; it takes what nothing else needs."""
+"""The least and the greatest height of the chart of the losses, which takes what nothing else needs."""
 ALONE = {True: "alone; links for others: adloco-peer invite", False: "alone; a signer of the run can invite others"}
-"""By whether this peer may invite."""
+"""Words for a peer that is alone, by whether it may invite."""
 HEADLINE = ("adloco_tokens_per_second", "adloco_tokens_total")
 """Metrics that stand beside the traffic."""
 
@@ -52,12 +52,12 @@ class Around:
     """The content of the screen beside the status of the node."""
 
     members: Sequence[MemberRow] = ()
-    """The peers of a swarm on this machine, which replace those that the plan names."""
+    """The peers of a swarm on this machine, in place of those that the plan names."""
     page: str = ""
-    """help, log, reasons; empty for the run."""
+    """The page on the screen: help, log, reasons; empty for the run."""
     log: Sequence[str] = ()
     load: str = ""
-    """Of the machine, in words."""
+    """The load of the machine, in words."""
     notice: str = ""
     """The answer to a key."""
     has_keys: bool = False
@@ -67,8 +67,8 @@ NOTHING = Around()
 
 
 def render(status: Status, width: int, height: int, around: Around = NOTHING) -> RenderableType:
-    """Return the whole view: at most `height` lines, none wider than `width`. Columns and rows that do not fit are left
-    out, least important first."""
+    """Return the whole view: at most `height` lines, none wider than `width`. Columns and rows that do not fit are left out,
+    least important first."""
     inner = max(width - 2 * MARGIN, 1)
     measured = measures(status)
     more = 0 if height < TALL else 1 if height < 2 * TALL else MAX_METRIC_LINES
@@ -94,7 +94,7 @@ def _page(status: Status, width: int, free: int, around: Around) -> list[Rendera
         case "reasons":
             return reasons_page(status, width, free)
     trained = run_losses.training_losses(status)
-    kept = 1 if len(trained) > 1 and free >= TALL - LEAST_LINES else 0  # for the curve, however much else there is
+    kept = 1 if len(trained) > 1 and free >= TALL - LEAST_LINES else 0  # kept for the curve, however much else there is
     lines = _Lines(free - kept)
     body = _sections(status, width, lines, around.members)
     return [*body, *_losses(status, width, lines.free + kept)] if kept else body
@@ -104,28 +104,28 @@ def _page(status: Status, width: int, free: int, around: Around) -> list[Rendera
 
 
 class _Lines:
-    """Lines that are still free, handed out to sections, the most important first."""
+    """The free lines of the screen, handed out to sections, the most important first."""
 
     def __init__(self, free: int) -> None:
         self.free = free
 
     def take(self, wanted: int, *, others_want: int) -> int:
-        """Hand out up to `wanted` lines; while others want some too, they are left up to half of what is free. Under
-        LEAST_LINES a section is of no use: then none."""
+        """Hand out up to `wanted` lines; while other sections want some too, these keep up to half of the free lines. Hands out
+        none rather than fewer than LEAST_LINES."""
         taken = min(wanted, self.free - min(others_want, self.free // 2))
         taken = taken if taken >= LEAST_LINES else 0
         self.free -= taken
         return taken
 
     def share(self, wanted: Mapping[str, int], *, last: str) -> dict[str, int]:
-        """Hand out lines to sections by their names, in this order but for the one that comes last."""
+        """Hand out lines to sections by name, in their order, except that `last` comes last."""
         order = sorted(wanted, key=lambda name: name == last)
         behind = [sum(wanted[name] for name in order[place + 1 :]) for place in range(len(order))]
         return {name: self.take(wanted[name], others_want=want) for name, want in zip(order, behind, strict=True)}
 
 
 def _sections(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
-    """One section below the other; on a wide screen the decisions stand beside the peers."""
+    """Return the sections one below the other; on a wide screen the decisions stand beside the peers."""
     least, most = PEERS_WIDTH
     left, right = width, width
     if is_wide := width >= WIDE:
@@ -156,7 +156,7 @@ def _sections(status: Status, width: int, lines: _Lines, members: Sequence[Membe
 
 
 def _peers(status: Status, members: Sequence[MemberRow]) -> tuple[Sequence[object], Callable[[int, int], list[RenderableType]]]:
-    """The rows of the peers, and what draws them in so many columns and lines."""
+    """Return the rows of the peers, and what draws them in given columns and lines."""
     if members:
         own = {member.peer for member in members}
         have_names = all(own)
@@ -197,7 +197,7 @@ def _starting(status: Status, members: Sequence[MemberRow]) -> str:
 
 
 def _so_far(status: Status, measured: Sequence[Measure], load: str, width: int) -> list[RenderableType]:
-    """This peer's part in the swarm, its machine, and the other metrics of the node, as many as fit each line."""
+    """Return this peer's part in the swarm, its machine, and the other metrics of the node, as many as fit each line."""
     is_alone = bool(status.join_link) and [row.is_self for row in table_rows.peer_rows(status)] == [True]
     words = [ALONE[status.may_invite]] if is_alone else [table_rows.standing(status)]
     rate = progress.swarm_tokens_per_second(status)
@@ -239,7 +239,7 @@ def _ending(status: Status) -> str:
 
 
 def _losses(status: Status, width: int, free: int) -> list[RenderableType]:
-    """The losses by round, in at most so many lines: a chart, or one line of bars where they are few."""
+    """Return the losses by round in at most so many lines: a chart, or one line of bars where they are few."""
     trained, heldout = run_losses.training_losses(status), run_losses.heldout_losses(status)
     least, most = CHART_LINES
     if free < least or width <= 3 * LABEL:
@@ -250,7 +250,7 @@ def _losses(status: Status, width: int, free: int) -> list[RenderableType]:
 
 
 def _curve(losses: Sequence[float], width: int) -> RenderableType:
-    """`loss 4.381 (bars) 1.982`."""
+    """Return the line `loss 4.381 (bars) 1.982`."""
     first, last = f"loss {units.loss(losses[0])}", units.loss(losses[-1])
     room = width - len(first) - len(last) - 2 * GAP
     if room < GAP:
@@ -267,7 +267,7 @@ def _curve(losses: Sequence[float], width: int) -> RenderableType:
 
 
 def _list(heading: str, items: Sequence[Sequence[Text]], num_lines: int) -> list[RenderableType]:
-    """A title and the items that fit as a whole; a first one that does not fit is shortened."""
+    """Return a title and the items that fit as a whole; a first item that does not fit is shortened."""
     if num_lines < 2 or not items:
         return []
     shown: list[Text] = []
@@ -282,12 +282,12 @@ def _list(heading: str, items: Sequence[Sequence[Text]], num_lines: int) -> list
 
 
 def _with_title(items: Sequence[Sequence[Text]]) -> int:
-    """Lines that a list would like to have."""
+    """Return the number of lines that the whole list needs."""
     return 1 + sum(len(item) for item in items) if items else 0
 
 
 def _decisions(status: Status, width: int) -> list[list[Text]]:
-    """The newest first: what was decided, before which round, and why."""
+    """Return the newest decisions first: what was decided, before which round, and why."""
     return [_decision(decision, width) for decision in status.decisions[: -MAX_DECISIONS - 1 : -1]]
 
 
@@ -300,7 +300,7 @@ def _decision(decision: Decision, width: int) -> list[Text]:
 
 
 def _notes(status: Status, width: int) -> list[list[Text]]:
-    """Conditions that hold now, then what went wrong lately, the newest first."""
+    """Return present conditions, then recent troubles, the newest first."""
     since = progress.round_shown(status) - RECENT_ROUNDS
     past = [incident for incident in status.incidents[: -MAX_PAST - 1 : -1] if incident.round >= since]
     now = [wrapped("now         ", units.short_peers(message), width, "bold yellow") for message in status.warnings.values()]

@@ -1,4 +1,4 @@
-"""The peer whose uplink the rounds wait for, by the speeds that the agreed plan names. Pure."""
+"""Finds the peer whose uplink the rounds wait for, by the speeds in the agreed plan. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -10,19 +10,19 @@ from adloco_p2p.views import units
 from adloco_p2p.views.records import RoundResult
 
 LEAST_SECONDS = 2.0
-"""Shorter waits are not worth a word."""
+"""The shortest wait that is reported."""
 LEAST_FRACTION = 0.2
-"""Of the computing time of a round; what is less hurts little."""
+"""The least part of a round's computing time that is reported; a smaller one hurts little."""
 COARSE: Literal["int8"] = "int8"
 """The codec that the remedy names."""
 
 
 def slow_peer(plan: Plan, results: Iterable[RoundResult], *, codec: str, me: str) -> str:
-    """In words: the rounds wait for which peer, how long, why, and what helps; which peers are in few averages,
-    so that rounds need not wait for them; empty where neither is so.
+    """Describe the peer for which the rounds wait, how long, why, and a remedy; or the peers that are in few averages, so that
+    rounds need not wait for them. Empty where neither applies.
 
-    A peer sends about as much for an instance as this one did in the newest round of it that it averaged with others. The wait
-    is what the slowest uplink needs for that beyond the second slowest.
+    A peer sends about as much for an instance as this peer did in its newest round of it with others. The wait is the time that
+    the slowest uplink takes longer than the second slowest.
     """
     if words := _left_out(plan, me):
         return words
@@ -47,18 +47,18 @@ def slow_peer(plan: Plan, results: Iterable[RoundResult], *, codec: str, me: str
 
 
 def waits_for_its_link(plan: Plan, peer: str) -> bool:
-    """Whether its link keeps it on the bench, without an instance: it has one shortly before its link is tried."""
+    """Return whether its link keeps the peer on the bench without an instance; shortly before its link is tried it has one."""
     return is_benched_by(plan.reason, peer) and all(share.peer != peer for planned in plan.instances for share in planned.hosts)
 
 
 def link_words(plan: Plan, peer: str) -> str:
-    """Why the peer waits for its link, and how long at most."""
+    """Explain why the peer waits for its link, and for how long at most."""
     rate = next(entry.upload_bytes_per_second for entry in plan.roster if entry.peer == peer)
     return f"{rate * 8 / 1e6:.3g} Mbit/s up would hold the others up; its link is tried every {TRIAL_ROUNDS} rounds"
 
 
 def _left_out(plan: Plan, me: str) -> str:
-    """By `core/planning/link_periods.py`."""
+    """Describe the peers that are left out by `core/planning/link_periods.py`."""
     rates = {entry.peer: entry.upload_bytes_per_second for entry in plan.roster}
     every = {share.peer: share.averages_every for planned in plan.instances for share in planned.hosts}
     found = []
@@ -72,7 +72,7 @@ def _left_out(plan: Plan, me: str) -> str:
 
 
 def _seconds(plan: Plan, sent: Mapping[int, int]) -> dict[str, float]:
-    """Peer -> time of its uplink per round; only of peers whose uplink was measured."""
+    """Return the uplink time of each peer per round, where its uplink was measured."""
     rates = {entry.peer: entry.upload_bytes_per_second for entry in plan.roster}
     num_bytes = dict.fromkeys(rates, 0)
     for planned in plan.instances:
@@ -83,7 +83,7 @@ def _seconds(plan: Plan, sent: Mapping[int, int]) -> dict[str, float]:
 
 
 def _shrinks_to(codec: str) -> float:
-    """Part of today's bytes that COARSE takes; 1 where the codec is not known."""
+    """Return the part of the present bytes that COARSE would take; 1 where the codec is not known."""
     exact: tuple[Literal["float32", "float16", "bfloat16"], ...] = ("float32", "float16", "bfloat16")
     known = {name: AveragingConfig(codec=name).bytes_per_value for name in exact}
     return AveragingConfig(codec=COARSE).bytes_per_value / known[codec] if codec in exact else 1.0

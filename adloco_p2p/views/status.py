@@ -1,8 +1,8 @@
-"""The status of a run as one peer knows it: everything that the views show. `status_fold.py` makes it from events; other files
-of this room compute what views show from it.
+"""The status of a run as one peer knows it, which contains everything that the views show. `status_fold.py` builds it from
+events; other files of this room compute from it what views show.
 
-Rounds are numbered from 0, as in plans and events. A boundary has the number of the round that it precedes: forks and merges
-of round 12 happen after round 11 and before round 12.
+Rounds are numbered from 0, as in plans and events. A boundary has the number of the round that it precedes: forks and merges of
+round 12 happen after round 11 and before round 12.
 """
 
 from collections.abc import Mapping
@@ -12,36 +12,37 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.views.records import Activity, Decision, Incident, Life, RoundResult
 
 MAX_PLANS = 4
-"""Plans kept: the current one, and those decided ahead of it."""
+"""The most plans that are kept: the current one, and those decided ahead of it."""
 MAX_SCORERS = 8
-"""Peers whose scores on tasks are kept, those that claimed last."""
+"""The most peers whose scores on tasks are kept, those with the latest claims."""
 MAX_SAMPLE_TEXTS = 40
-"""Sample texts kept, the newest."""
+"""The most sample texts that are kept, the newest ones."""
 MAX_INCIDENTS = 50
-"""Past troubles kept for the view; `counts` still counts all of them."""
+"""The most past troubles that are kept for the view; `counts` still counts all of them."""
 
 SLOW_PEER = "slow peer"
-"""Key of the condition that rounds wait for the uplink of a peer."""
+"""The key of the condition that rounds wait for the uplink of a peer."""
 ORDERS = "signers"
-"""Key of the condition that names what signers of the run ordered and is still to come."""
+"""The key of the condition that signers of the run ordered something that is still to come."""
 UPGRADE = "upgrade"
-"""Key of the condition that the run is to follow a newer protocol."""
+"""The key of the condition that the run is to follow a newer protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Everything the views need. Grows with rounds times instances of the run; what could grow faster has a limit above."""
+    """Everything that the views need. It grows with the rounds times the instances of the run; what could grow faster has a
+    limit above."""
 
     run: str = ""
     name: str = ""
     peer: str = ""
     mode: str = ""
     rounds: int | None = None
-    """Length of a run that counts rounds."""
+    """The length of a run that counts rounds."""
     rounds_unstopped: int | None = None
-    """The same without an order of signers to end sooner."""
+    """The length in rounds without an order of signers to end sooner."""
     samples: int | None = None
-    """Length of a run that counts samples."""
+    """The length of a run that counts samples."""
     inner_steps: int = 0
     parameters: int = 0
     device: str = ""
@@ -49,84 +50,84 @@ class Status:
     admission: str = ""
     """Which peers the run lets in, and the price of a seat."""
     codec: str = ""
-    """In which pseudo-gradients travel."""
+    """The codec of the pseudo-gradients."""
     data_sets: tuple[str, ...] = ()
-    """Of the mixture, where instances have data of their own."""
+    """The data sets of the mixture, where instances have data of their own."""
     unigram_entropy: float | None = None
-    """Nats per token: the loss of a model that has the frequency of each token only."""
+    """Nats per token: the loss of a model that knows only the frequency of each token."""
     earlier_seconds: float = 0.0
     """Running time of the sessions before this one."""
     session_start: float | None = None
-    """Unix seconds, like `last_time`."""
+    """Unix seconds at which this session began."""
     last_time: float | None = None
     active_round: int | None = None
-    """The round this peer works on; none before it began one."""
+    """The round on which this peer works; None before it began one."""
     plans: tuple[telemetry.Plan, ...] = ()
-    """By round, at most MAX_PLANS."""
+    """Plans by round, at most MAX_PLANS."""
     activities: Mapping[int, Activity] = field(default_factory=dict)
     results: Mapping[tuple[int, int], RoundResult] = field(default_factory=dict)
-    """By round and instance."""
+    """Results by round and instance."""
     lives: Mapping[int, Life] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     incidents: tuple[Incident, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
-    """Conditions that hold now: key to message."""
+    """Present conditions: message by key."""
     orders: str = ""
-    """What signers of the run ordered, in words: what holds and what is to come."""
+    """The present and coming orders of the run's signers, in words."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Of the newest pause and stop that signers ordered, in the signer's words; by action."""
+    """The signer's reasons for the newest pause and stop, by action."""
     bans: Mapping[str, telemetry.Ruled] = field(default_factory=dict)
-    """Of peers that are banned now: by whom, when and why."""
+    """The rulings about presently banned peers: by whom, when and why."""
     evaluated: Mapping[tuple[int, int], telemetry.HeldOut] = field(default_factory=dict)
-    """By (round, instance): claims of other hosts on rounds that have not ended here."""
+    """Claims of other hosts about rounds that have not ended here, by (round, instance)."""
     task_scores: Mapping[str, telemetry.TaskScores] = field(default_factory=dict)
-    """By peer, at most MAX_SCORERS: its newest claim; the newest of all last."""
+    """The newest claim of each peer, at most MAX_SCORERS; the newest of all last."""
     sample_texts: tuple[telemetry.SampleText, ...] = ()
-    """By round."""
+    """Sample texts by round."""
     peer_states: Mapping[str, str] = field(default_factory=dict)
     """The last membership event of a peer: joined, left, suspected, returned."""
     peer_cards: Mapping[str, telemetry.PeerCard] = field(default_factory=dict)
-    """By peer, at most MAX_ROSTER, those that came last."""
+    """Cards by peer, at most MAX_ROSTER, the latest ones."""
     traffic: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Bytes sent and received by kind, where they were counted: averaging with its failed attempts, gossip, state."""
     last_checkpoint: int | None = None
     first_contribution_seconds: float | None = None
-    """From the user's command to the first round of this session whose committed average holds this peer's work."""
+    """Seconds from the user's command to the first round of this session whose committed average contains this peer's work."""
     state: str = "starting"
     """starting, running, pausing, paused, stopping, stopped, finished."""
     join_link: str = ""
-    """With which others join through this peer; empty where others cannot dial it."""
+    """The link with which others join through this peer; empty where others cannot dial it."""
     may_invite: bool = False
     """Whether `adloco-peer invite` prints a link for this peer."""
     starting: str = ""
-    """The phase of the node in that state, before it can be asked."""
+    """The phase of a starting node, before it can be asked."""
     stopping: str | None = None
-    """Why it stops, or pauses."""
+    """The reason for stopping or pausing."""
     finish: telemetry.Finished | None = None
     downloads: Mapping[int, telemetry.StateDownload] = field(default_factory=dict)
-    """By instance: states on their way to this peer."""
+    """States on their way to this peer, by instance."""
     fetched: frozenset[int] = frozenset()
     """Instances whose state has come to this peer since its start."""
     proving: telemetry.Proving | None = None
-    """It computes for its seat."""
+    """The peer's computation for its seat, if it is under way."""
     bandwidth: telemetry.Bandwidth | None = None
-    """Rates and caps of now; none where nothing measures them."""
+    """Present rates and caps; None where nothing measures them."""
     machine: telemetry.Machine | None = None
-    """Its load of now."""
+    """The present load of the machine."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """How often each event came."""
 
     @property
     def elapsed_seconds(self) -> float:
-        """Running time of this peer, all sessions."""
+        """Running time of this peer over all sessions."""
         if self.session_start is None or self.last_time is None:
             return self.earlier_seconds
         return self.earlier_seconds + max(0.0, self.last_time - self.session_start)
 
     @property
     def current_round(self) -> int:
-        """The round in progress. The plan of a round is decided while the one before computes, so the newest plan alone does
-        not give it; a peer that hosts nothing has only plans to go by."""
+        """The round in progress. The plan of a round is decided during the round before, so the newest plan alone does not give
+        it; a peer that hosts nothing has only plans to go by."""
         newest = self.plans[-1].round - 1 if self.plans else 0
         return max(self.active_round or 0, newest)
 
@@ -138,5 +139,5 @@ class Status:
 
     @property
     def is_seated(self) -> bool:
-        """Whether the newest plan that is known gives this peer a seat."""
+        """Whether the newest known plan gives this peer a seat."""
         return bool(self.plans) and self.plans[-1].seat(self.peer) is not None

@@ -1,4 +1,4 @@
-"""The status of a run, folded from the events of one peer: `apply(status, event)` is pure, so a replay of `events.jsonl` gives
+"""Folds the status of a run from the events of one peer: `apply(status, event)` is pure, so a replay of `events.jsonl` gives
 exactly what the live view showed.
 
 A round of an instance may appear twice (a peer that was killed does it again); the later one counts.
@@ -32,13 +32,13 @@ STATE_TOO_LATE = (
     "the state came when the others no longer had the averages after it; fetching a newer one. Where this repeats, the link is"
     " too slow for this run"
 )
-"""Of a newcomer."""
+"""Words about a newcomer whose state came too late."""
 
 
 def apply(status: Status, stamped: Stamped) -> Status:
     """Return the status after the event."""
     event = stamped.event
-    if isinstance(event, telemetry.Started):  # closes the books of the session before it first
+    if isinstance(event, telemetry.Started):  # it first closes the session before
         status = _started(status, event, stamped.time)
     else:
         status = fold(event, status if isinstance(event, telemetry.Starting) else _at(status, stamped.time))
@@ -53,7 +53,7 @@ def replay(events: Iterable[Stamped]) -> Status:
 
 
 def _at(status: Status, time: float) -> Status:
-    """Clocks may be set back; running time does not."""
+    """Advance the running time, which never falls, although clocks may be set back."""
     start = time if status.session_start is None else status.session_start
     last = time if status.last_time is None else max(status.last_time, time)
     return replace(status, session_start=start, last_time=last)
@@ -64,13 +64,13 @@ def _at(status: Status, time: float) -> Status:
 
 @singledispatch
 def fold(event: Log, status: Status) -> Status:
-    """The status after the event; one that it does not keep is only counted."""
+    """Return the status after the event; an event that it does not keep is only counted."""
     del event
     return status
 
 
 def _started(status: Status, event: telemetry.Started, time: float) -> Status:
-    """A session begins. A different run starts from nothing; the same one keeps what was done before."""
+    """Begin a session. A different run starts from nothing; the same run keeps its earlier results."""
     if status.run != event.run:
         status = Status()
     resumed = event.resumed_round
@@ -117,14 +117,14 @@ def _plan(plan: telemetry.Plan, status: Status) -> Status:
 
 
 def _seated(status: Status) -> Status:
-    """Without the states of peers that no plan seats from the round in progress on: a peer that lost its seat while this one
-    was away, or was passive, is never reported to have left."""
+    """Drop the states of peers that no plan seats from the round in progress on: no event reports the leaving of a peer that
+    lost its seat while this one was away or passive."""
     seated = {seat.peer for plan in status.plans if plan.round >= status.current_round for seat in plan.roster}
     return replace(status, peer_states={peer: state for peer, state in status.peer_states.items() if peer in seated})
 
 
 def _ordered(status: Status, plan: telemetry.Plan) -> Status:
-    """The orders of signers for the run, those to come as a condition; and its length where they changed that."""
+    """Note the orders of signers for the run, coming ones as a condition, and the run's length where they changed it."""
     settings, last = settings_at(plan.course, plan.round), plan.course.last_round
     if settings.rounds is not None or settings.samples is not None:
         status = replace(status, rounds_unstopped=settings.rounds, samples=settings.samples)
@@ -142,12 +142,12 @@ def _ordered(status: Status, plan: telemetry.Plan) -> Status:
 
 
 def _passes(mode: str) -> str:
-    """The mode of an inner step in a reader's words."""
+    """Return the mode of an inner step in a reader's words."""
     return {"single": "one pass", "capped": "one pass of what fits", "accumulate": "several passes"}.get(mode, mode)
 
 
 def _switches(before: telemetry.Plan, plan: telemetry.Plan) -> list[Decision]:
-    """Instances whose mode changed between two plans."""
+    """Return a decision for each instance whose mode changed between two plans."""
     modes = {planned.instance: planned.mode for planned in before.instances}
 
     def switch(planned: InstanceLine) -> Decision:
@@ -159,7 +159,7 @@ def _switches(before: telemetry.Plan, plan: telemetry.Plan) -> list[Decision]:
 
 
 def _decided(status: Status, decision: Decision) -> Status:
-    """Append, or replace the same decision of an earlier session."""
+    """Append a decision, or replace the same one of an earlier session."""
 
     def key(known: Decision) -> tuple[int, str, tuple[int, ...]]:
         return known.round, known.kind, known.sources
@@ -200,13 +200,14 @@ def _round(event: telemetry.Round, status: Status) -> Status:
     result = _with_heldout(result, status.evaluated.get((result.round, result.instance)))
     status = _lived(status, result.instance, result.round, result.round + 1)
     others = {key: known for key, known in status.results.items() if key != (result.round, result.instance)}
-    results = {**others, (result.round, result.instance): result}  # in the order in which they came
+    results = {**others, (result.round, result.instance): result}  # in order of arrival
     return replace(status, results=results, active_round=max(status.active_round or 0, result.round))
 
 
 @fold.register
 def _held_out(event: telemetry.HeldOut, status: Status) -> Status:
-    """Of an instance's hosts one evaluates after a round, and all hold the same parameters. It may be ahead of this peer."""
+    """Keep the held-out loss of a round. One host of an instance evaluates it, for all, since they have the same parameters;
+    that host may be ahead of this peer."""
     key = event.round, event.instance
     known = status.results.get(key)
     if known is None:
@@ -282,7 +283,7 @@ def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> Status:
 
 
 def _rewound(status: Status, boundary: int) -> Status:
-    """Without the rounds from the boundary on: the history that this peer follows now has other ones."""
+    """Drop the rounds from the boundary on, which are different in the history that this peer now follows."""
     lives = {instance: replace(life, end=min(life.end, boundary)) for instance, life in status.lives.items()}
     return replace(
         status,
@@ -308,7 +309,7 @@ def _warning(event: telemetry.Warning, status: Status) -> Status:
     if event.active:
         warnings[event.key] = event.message
     if CANNOT_FOLLOW in warnings:
-        warnings.pop(UPGRADE, None)  # which it includes
+        warnings.pop(UPGRADE, None)  # the orders include it
     return replace(status, warnings=warnings)
 
 
@@ -332,7 +333,7 @@ def _ruled(event: telemetry.Ruled, status: Status) -> Status:
         bans[event.subject] = event
     reasons = {**status.reasons, event.action: event.reason} if event.action in ("pause", "stop") else status.reasons
     status = replace(status, bans=bans, reasons=reasons)
-    return _ordered(status, status.plans[-1]) if status.plans else status  # it may come behind its plan
+    return _ordered(status, status.plans[-1]) if status.plans else status  # it may come after its plan
 
 
 @fold.register
@@ -392,7 +393,7 @@ def _resumed(_event: telemetry.Resumed, status: Status) -> Status:
 
 @fold.register
 def _stopped(event: telemetry.Stopped, status: Status) -> Status:
-    """A peer that has carried out the last plan, and ends without the model of the run, has not finished it."""
+    """Note the stop. A peer that has carried out the last plan, but ends without the model of the run, has not finished it."""
     if event.is_finished and status.finish is not None:
         return status
     return replace(status, state="stopped", stopping=event.reason, activities={}, finish=None)

@@ -14,8 +14,8 @@ from adloco_p2p.views.status import Status
 class InstanceRow:
     instance: int
     phase: str
-    """A phase of the round, `planned` before it began, `following` where this peer keeps up with the state and does no
-    work in the round, or `by others` where other peers host it."""
+    """A phase of the round, `planned` before it began, `following` where this peer keeps up with the state without work in the
+    round, or `by others` where other peers host it."""
     step: int
     num_steps: int
     loss: float | None
@@ -27,7 +27,7 @@ class InstanceRow:
     num_hosts: int
     tokens_per_second: float | None
     averaging: tuple[float, float] | None = None
-    """While it averages: seconds so far, and seconds of the last time; none where that is not known."""
+    """During averaging: the seconds so far, and those of the last time; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +35,19 @@ class PeerRow:
     peer: str
     is_self: bool
     state: str
-    """alive, suspected, left, joining (known, not yet in a plan), or paused (this one)."""
+    """alive, suspected, left, joining (known, not yet in a plan), or paused (this peer only)."""
     samples_per_second: float | None
     share: float | None
-    """Of the samples that the current plan gives out, in [0, 1]."""
+    """Its part of the samples that the current plan assigns, in [0, 1]."""
     last_report: int | None
     instances: tuple[int, ...]
     upload_bytes_per_second: float | None = None
-    """Of its last averages."""
+    """The uplink in its last averages."""
     card: PeerCard | None = None
     """The peer's announcement about itself."""
     role: str = ""
-    """`keeper`, or whether it leaves, the rest of its probation, why it is on the bench, what looks at its work found; empty
-    for a full member that hosts, and whose work was not looked at."""
+    """`keeper`, or words about its leave, the rest of its probation, its reason for the bench, and looks at its work; empty for
+    a full member that hosts, and whose work was not looked at."""
 
 
 def _role(seat: RosterLine, plan: Plan | None) -> str:
@@ -64,7 +64,7 @@ def _role(seat: RosterLine, plan: Plan | None) -> str:
 
 
 def _shares(plan: Plan | None) -> dict[str, float]:
-    """Peer -> part of the plan's samples; empty where the plan gives out none."""
+    """Return each peer's part of the plan's samples; empty where the plan assigns none."""
     samples: dict[str, int] = {}
     for planned in plan.instances if plan is not None else ():
         for host in planned.hosts:
@@ -85,7 +85,7 @@ def _hosted(plan: Plan | None, peer: str) -> tuple[int, ...]:
 
 
 def instance_rows(status: Status) -> list[InstanceRow]:
-    """One row per instance of the current plan, by id; without a plan, per instance that this peer works on."""
+    """Return one row per instance of the current plan, by id; without a plan, one per instance on which this peer works."""
     plan = status.current_plan
     if plan is None:
         return [_instance_row(status, instance, None) for instance in sorted(status.activities)]
@@ -101,7 +101,7 @@ def _instance_row(status: Status, instance: int, planned: InstanceLine | None) -
     if is_done or status.finish is not None:
         phase, step = "done", num_steps
     elif share is not None and share.inner_steps == 0:
-        phase, step = "following", 0  # the state and the round's average are fetched, of which this peer did no part
+        phase, step = "following", 0  # the state and the round's average are fetched, without work of this peer
     elif activity is not None:
         # Whatever follows training in a round begins when all inner steps are done.
         phase, step = activity.phase, num_steps if activity.phase in _AFTER_TRAINING else activity.step
@@ -138,13 +138,13 @@ _AFTER_TRAINING = frozenset(
 
 
 def _current_activity(status: Status, instance: int) -> Activity | None:
-    """Only of the round in progress: progress of an earlier round does not count."""
+    """Return the activity in the round in progress; progress of an earlier round does not count."""
     activity = status.activities.get(instance)
     return activity if activity is not None and activity.round >= status.current_round else None
 
 
 def peer_rows(status: Status) -> list[PeerRow]:
-    """This peer first, then the fastest; then those that no plan names yet."""
+    """Return this peer first, then the others by speed, then those that no plan names yet."""
     plan = status.current_plan
     roster_entries = {roster_entry.peer: roster_entry for roster_entry in plan.roster} if plan is not None else {}
     ordered = sorted(
@@ -193,7 +193,7 @@ def peer_rows(status: Status) -> list[PeerRow]:
 
 
 def standing(status: Status) -> str:
-    """`this peer: 2nd of 4, 25% of the work`; empty where it has no share, or no other one has."""
+    """Return `this peer: 2nd of 4, 25% of the work`; empty where it has no share, or no other peer has one."""
     shares = {row.peer: row.share for row in peer_rows(status) if row.share}
     own = shares.get(status.peer)
     if own is None or len(shares) < 2:
@@ -208,7 +208,7 @@ def _ordinal(number: int) -> str:
 
 
 def subject(decision: Decision) -> str:
-    """The instances that a decision is about: `1 + 2 -> 1`."""
+    """Return the instances that a decision is about: `1 + 2 -> 1`."""
     if decision.kind == "switch":
         return f"instance {units.instances(decision.targets)}"
     return f"{units.instances(decision.sources)} -> {units.instances(decision.targets)}"

@@ -1,4 +1,4 @@
-"""Tables of the screen: the columns that there are, and those of them that fit. Pure."""
+"""Tables of the screen: their columns, and which of them fit. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,16 +41,16 @@ class Column(Generic[Row]):
     header: str
     width: int
     cell: Callable[[Row, int], RenderableType]
-    """Row and width in, cell out."""
+    """Makes a cell from row and width."""
     priority: int
     """Columns with larger numbers are dropped first."""
     is_right: bool = False
     is_elastic: bool = False
-    """Takes what is left of the width."""
+    """Whether the column takes the rest of the width."""
 
 
 def _steps(row: InstanceRow, width: int) -> RenderableType:
-    """A bar and `12/32`, or while it averages the seconds of about as many as last time; only the numbers where there is no
+    """Return a bar and `12/32`, or during averaging its seconds of those of the last time; only the numbers where there is no
     room."""
     if row.averaging is not None:
         seconds, usual = round(row.averaging[0]), max(round(row.averaging[1]), 1)
@@ -137,7 +137,7 @@ MEMBER_COLUMNS: tuple[Column[MemberRow], ...] = (
 def table_section(
     heading: str, columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, num_lines: int
 ) -> list[RenderableType]:
-    """The heading, a table, and how many rows did not fit; exactly `num_lines` lines where there are rows enough."""
+    """Return the heading, a table, and how many rows did not fit: exactly `num_lines` lines where there are enough rows."""
     if num_lines < 3:
         return []
     shown, hidden = cut(rows, num_lines - 2)
@@ -146,7 +146,7 @@ def table_section(
 
 
 def cut(rows: Sequence[Row], num_lines: int) -> tuple[Sequence[Row], int]:
-    """The rows that fit, and how many do not; where some do not, one line (but not the only one) is kept to show their
+    """Return the rows that fit, and how many do not; where some do not, one line (but not the only one) is kept to show their
     number."""
     if len(rows) <= num_lines or num_lines == 1:
         return rows[:num_lines], 0
@@ -154,7 +154,7 @@ def cut(rows: Sequence[Row], num_lines: int) -> tuple[Sequence[Row], int]:
 
 
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
-    """Keep the columns that fit, the most important first, in the order in which they stand."""
+    """Return a table of the columns that fit, chosen by importance, in their usual order."""
     kept: list[Column[Row]] = []
     used = -GAP
     for column in sorted(columns, key=lambda column: column.priority):

@@ -1,4 +1,4 @@
-"""The live view in a terminal: what is on the screen now, and what the keys do."""
+"""The live view in a terminal: what is on the screen, and what the keys do."""
 
 import os
 import signal
@@ -19,15 +19,15 @@ from adloco_p2p.views.status import Status
 from adloco_p2p.views.status_fold import apply, replay
 
 REFRESHES_PER_SECOND = 3
-"""A screen costs some milliseconds of processor time that training could use."""
+"""How often the screen is drawn: it costs some milliseconds of processor time that training could use."""
 MACHINE_SECONDS = 2.0
-"""Between two looks at the load of the machine."""
+"""Seconds between two looks at the load of the machine."""
 NOTICE_SECONDS = 10.0
-"""An answer to a key stays on the screen so long."""
+"""How long the answer to a key stays on the screen."""
 MAX_LOG = 500
-"""Lines that the log keeps."""
+"""The most lines that the log keeps."""
 PAGES = {"?": "help", "h": "help", "l": "log", "r": "reasons", "\x1b": ""}
-"""Key -> page; the same key again leads back."""
+"""The page of each key; the same key again leads back."""
 LEAVING = "leaving after this round; Ctrl-C once more ends at once"
 
 
@@ -41,8 +41,8 @@ class TerminalView:
         members: Callable[[], Sequence[MemberRow]] | None = None,
         pause: Callable[[Status], str] | None = None,
     ) -> None:
-        """`console`: where to draw; none: the standard output. `members`: see `Around`. `pause`: pauses the node, or
-        resumes it, and returns what will happen."""
+        """`console`: where to draw; None: the standard output. `members`: see `Around`. `pause`: pauses the node, or resumes
+        it, and returns words about what will happen."""
         self._members = members if members is not None else tuple
         self._pause = pause
         self._console = Console() if console is None else console
@@ -70,11 +70,11 @@ class TerminalView:
         self._has_keys = self._keyboard.start()
 
     def recall(self, events: Iterable[Stamped]) -> None:
-        """Earlier events; forgets everything else."""
+        """Take earlier events, and forget everything else."""
         self._status = replay(events)
 
     def update(self, stamped: Stamped) -> None:
-        """Take note of an event; it is on the screen within one refresh. Never blocks on the terminal."""
+        """Note an event, which is on the screen within one refresh. Never blocks on the terminal."""
         self._status = apply(self._status, stamped)
         if (words := plain.line(stamped.event, self._status)) is not None:
             self._log.append(words.rstrip())
@@ -86,7 +86,7 @@ class TerminalView:
         elif key == "q" and not self._is_leaving:
             self._is_leaving = True
             self._say(LEAVING)
-            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does it, wherever this view is shown
+            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does, wherever this view is shown
         elif key == "p":
             self._say("asking the node")
             self._say(self._pause(self._status) if self._pause is not None else "there is nothing to pause here")

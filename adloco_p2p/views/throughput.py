@@ -1,7 +1,7 @@
 """The speed of the whole swarm, round by round. Pure.
 
-Samples and training time of every peer are from the signed reports in the ledger; the ledger has no clock, so the duration of a
-round is the one that a node of this machine has seen.
+Samples and training time of every peer come from the signed reports in the ledger. The ledger has no clock, so the duration of
+a round is the one that a node of this machine has seen.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +16,9 @@ from adloco_p2p.views.status import Status
 class RoundSpeed:
     round: int
     tokens_per_second: float
-    """Of all peers."""
+    """Tokens of all peers."""
     computing: float
-    """Part of the round in which its hosts computed, their mean, in [0, 1]."""
+    """The part of the round in which its hosts computed, their mean, in [0, 1]."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,8 @@ class _Work:
 
 
 def throughput(own: Status, credited: Sequence[CreditedSamples], *, sequence_length: int) -> list[RoundSpeed]:
-    """By round; of the rounds that `own`, the node of this machine, has timed. Without a ledger: of that node alone."""
+    """Return the speeds by round, for the rounds that `own`, the node of this machine, has timed; without a ledger, for that
+    node alone."""
     work = _by_round((each.round, each.peer, each.samples, each.item.train_seconds) for each in credited) or _by_round(
         (each.round, own.peer, each.samples, each.seconds.get("training", 0.0)) for each in own.results.values()
     )
@@ -44,7 +45,7 @@ def throughput(own: Status, credited: Sequence[CreditedSamples], *, sequence_len
 
 
 def _by_round(rows: Iterable[tuple[int, str, int, float]]) -> Mapping[int, Mapping[str, _Work]]:
-    """Of the peers that did any work: samples and training time of all their instances."""
+    """Return samples and training time of all instances, for the peers that did any work, by round."""
     found: dict[int, dict[str, _Work]] = {}
     for round_, peer, samples, seconds in rows:
         if samples:

@@ -9,7 +9,8 @@ from adloco_p2p.views.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Over all rounds that count, on this peer. Bytes: of all traffic where it was counted, else of averaging alone."""
+    """This peer's totals over all credited rounds. Bytes are those of all traffic where it was counted, otherwise of averaging
+    alone."""
 
     samples: int
     tokens: int
@@ -31,20 +32,21 @@ def totals(status: Status) -> Totals:
 
 
 def traffic_by_kind(status: Status) -> dict[str, tuple[int, int]]:
-    """Bytes sent and received by kind. Where nothing was counted, those of the committed averages of this peer."""
+    """Return bytes sent and received by kind; where nothing was counted, those of this peer's committed averages."""
     results = status.results.values()
     averaging = sum(result.bytes_sent for result in results), sum(result.bytes_received for result in results)
     return dict(status.traffic) or {"averaging": averaging}
 
 
 def bytes_per_token(status: Status) -> float | None:
-    """Bytes that this peer sent, by the tokens that it trained."""
+    """Return the bytes that this peer sent per token that it trained."""
     sums = totals(status)
     return sums.bytes_sent / sums.tokens if sums.tokens else None
 
 
 def bandwidth(status: Status) -> Bandwidth:
-    """Bytes of this peer, rates and caps: what is measured now, or else what earlier rounds took. No rates after its end."""
+    """Return the bytes of this peer, rates and caps: present measurements, or else those of earlier rounds. No rates after its
+    end."""
     rounds = totals(status)
     found = status.bandwidth or Bandwidth(sent_bytes=rounds.bytes_sent, received_bytes=rounds.bytes_received)
     if status.state not in ("stopped", "finished"):
@@ -53,7 +55,7 @@ def bandwidth(status: Status) -> Bandwidth:
 
 
 def download_words(status: Status) -> str:
-    """`57.0 MB of 90.0 MB, 3.10 MB/s, 10.6 s left`; empty where no state is on its way."""
+    """Return `57.0 MB of 90.0 MB, 3.10 MB/s, 10.6 s left`; empty where no state is on its way."""
     downloads = status.downloads.values()
     received, total = (sum(getattr(each, name) for each in downloads) for name in ("received_bytes", "total_bytes"))
     if not total:
@@ -64,6 +66,6 @@ def download_words(status: Status) -> str:
 
 
 def download_fraction(status: Status) -> float | None:
-    """Part of the states on their way that is here; none where none is on its way."""
+    """Return the received part of the states on their way; None where none is on its way."""
     total = sum(each.total_bytes for each in status.downloads.values())
     return sum(each.received_bytes for each in status.downloads.values()) / total if total else None

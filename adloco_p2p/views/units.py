@@ -11,7 +11,7 @@ MAX_LINK_RATE = 1e9
 """Bytes per second. A faster measurement, as on one machine, is of memory and not of a link."""
 _PEER_ID = re.compile(r"\b(12D3KooW|Qm)[1-9A-HJ-NP-Za-km-z]{40,50}\b")
 MISSING = "-"
-"""Stands where a value is not known."""
+"""The text in place of an unknown value."""
 
 
 def _scaled(value: float) -> tuple[str, str]:
@@ -25,12 +25,12 @@ def _scaled(value: float) -> tuple[str, str]:
 
 
 def finite(value: float | None) -> float | None:
-    """Numbers that are not finite count as unknown."""
+    """Return the number; None where it is not finite."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def count(value: float | None) -> str:
-    """98400 -> 98.4k; 12 -> 12."""
+    """Return a number with a decimal prefix: 98400 -> 98.4k; 12 -> 12."""
     if value is None or not math.isfinite(value):
         return MISSING
     number, prefix = _scaled(value)
@@ -38,7 +38,7 @@ def count(value: float | None) -> str:
 
 
 def size(num_bytes: float | None) -> str:
-    """Decimal units: 34500000 -> 34.5 MB."""
+    """Return bytes in decimal units: 34500000 -> 34.5 MB."""
     if num_bytes is None or not math.isfinite(num_bytes):
         return MISSING
     number, prefix = _scaled(num_bytes)
@@ -46,14 +46,14 @@ def size(num_bytes: float | None) -> str:
 
 
 def link_rate(bytes_per_second: float | None) -> str:
-    """As `size`, up to the largest value that a measured average can show: bytes in a buffer arrive in no time."""
+    """Return a rate as `size` does, up to the largest credible one: bytes that arrive in a buffer take no time."""
     if bytes_per_second is not None and bytes_per_second > MAX_LINK_RATE:
         return f"> {MAX_LINK_RATE / 1e9:.0f} GB"
     return size(bytes_per_second)
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: 9.8 s, 4m32s, 2h05m, 3d04h."""
+    """Return a duration in two units at most: 9.8 s, 4m32s, 2h05m, 3d04h."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     if seconds < 59.95:
@@ -69,17 +69,17 @@ def duration(seconds: float | None) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """0.0123 -> 12 ms."""
+    """Return milliseconds: 0.0123 -> 12 ms."""
     return f"{1000 * seconds:.0f} ms" if seconds < 9.9995 else duration(seconds)
 
 
 def loss(nats: float | None) -> str:
-    """Nats per token to three decimals; a diverged loss keeps its name."""
+    """Return nats per token to three decimals; a diverged loss keeps its name."""
     return MISSING if nats is None else f"{nats:.3f}"
 
 
 def perplexity(nats: float | None) -> str:
-    """exp of the loss, to four digits."""
+    """Return exp of the loss, to four digits."""
     if nats is None or not math.isfinite(nats):
         return MISSING
     return f"{math.exp(nats):.4g}" if nats < 20 else "over 1e8"
@@ -90,49 +90,51 @@ def percent(fraction: float | None) -> str:
 
 
 def weights(values: tuple[float, ...]) -> str:
-    """(0.6, 0.4) -> 0.60 + 0.40."""
+    """Return weights as a sum: (0.6, 0.4) -> 0.60 + 0.40."""
     return " + ".join(f"{value:.2f}" for value in values)
 
 
 def short_digest(digest: str) -> str:
-    """Enough of a run's digest to distinguish it from others."""
+    """Return enough of a run's digest to distinguish it from others."""
     return digest[:8]
 
 
 def short_peer(peer: str) -> str:
-    """The end of a peer's id: the beginning is the same for all peers of one key type."""
+    """Return the end of a peer's id; the beginning is the same for all peers of one key type."""
     return peer if len(peer) <= 10 else ".." + peer[-8:]
 
 
 def short_peers(text: str) -> str:
-    """The text on one line, peers' ids in it as `short_peer` has them: a whole one takes most of a line."""
+    """Return the text on one line, with peers' ids as in `short_peer`, because a whole id takes most of a line."""
     return _PEER_ID.sub(lambda found: short_peer(found[0]), one_line(text))
 
 
 def instance(number: int) -> str:
-    """2 -> 2; what was trained apart of an instance during a partition goes by a long number: 1417042 -> apart-42."""
+    """Return the name of an instance: 2 -> 2. A branch that was trained apart during a partition has a long number: 1417042 ->
+    apart-42."""
     return str(number) if number < FIRST_BRANCH_ID else f"apart-{number % 1000}"
 
 
 def instances(ids: tuple[int, ...]) -> str:
-    """(1, 2) -> 1 + 2."""
+    """Return instances as a sum: (1, 2) -> 1 + 2."""
     return " + ".join(map(instance, ids)) if ids else MISSING
 
 
 def one_line(text: str) -> str:
-    """Text from elsewhere, safe to print: ASCII on one line. A reason from a remote peer might hold terminal control codes."""
+    """Return text from elsewhere as one line of ASCII that is safe to print: a remote peer's reason might contain terminal
+    control codes."""
     words = " ".join(text.split())
     return "".join(character if character.isascii() and character.isprintable() else "?" for character in words)
 
 
 def printable(text: str) -> str:
-    """Text in any language, such as a model writes, with its line ends; what cannot be printed, or would turn the reading
+    """Return text in any language, such as a model's, with its line ends; what cannot be printed, or would turn the reading
     direction, becomes a replacement character."""
     return "".join(each if each.isprintable() or each == "\n" else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut at a word so that the result has at most `width` characters and ends in `...`; a lone long word is cut hard."""
+    """Cut at a word, so that the result has at most `width` characters and ends in `...`; a single long word is cut hard."""
     if len(text) <= width:
         return text
     if width <= 3:

@@ -27,7 +27,7 @@ class Measure(Protocol):
 
 
 def exposition(measures: Iterable[Measure], accept: str) -> tuple[bytes, str]:
-    """The body and its content type, for the `Accept` header of the request."""
+    """Return the body and its content type, for the `Accept` header of the request."""
     registry = CollectorRegistry()
     registry.register(_Collected(measures))
     encode, content_type = choose_encoder(accept)
@@ -35,7 +35,7 @@ def exposition(measures: Iterable[Measure], accept: str) -> tuple[bytes, str]:
 
 
 def metrics_route(measure: Callable[[], Iterable[Measure]]) -> Handler:
-    """Answers a scrape with the present result of `measure`."""
+    """Return a handler that answers a scrape with the present result of `measure`."""
 
     async def serve(request: web.Request) -> web.Response:
         body, content_type = exposition(measure(), request.headers.get("Accept", ""))

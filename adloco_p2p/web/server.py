@@ -1,8 +1,8 @@
-"""A small HTTP server that only gives: no form, no cookie, no upload, nothing that changes anything.
+"""A small read-only HTTP server: no form, no cookie, no upload, nothing that changes anything.
 
 It listens on loopback unless configured otherwise. A browser gets one page, its style and its script from this package and may
 load nothing else (Content-Security-Policy); every request that is not exactly one of the routes is refused before it is read.
-Another site that a browser shows cannot read along: names other than this machine's are refused (DNS rebinding).
+Another site in the same browser cannot read along: names other than this machine's are refused (DNS rebinding).
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from aiohttp import web
 from adloco_p2p.errors import ConfigError, SwarmError
 
 MAX_EVENT_STREAMS = 32
-"""Browsers that are kept up to date at the same time; further ones ask again by themselves."""
+"""The most browsers that are notified at the same time; further ones poll by themselves."""
 PERIOD_SECONDS = 2.0
-"""A page is notified at most so often."""
+"""The least time between two notifications of a page."""
 KEEPALIVE_SECONDS = 15.0
-"""A quiet event stream sends a sign of life, so that a dead connection is noticed."""
+"""How often a quiet event stream sends a sign of life, so that a dead connection is noticed."""
 MAX_PLACE_DIGITS = 4
-"""Of the place of a run in the query."""
+"""The most digits of a run's place in the query."""
 STOP_SECONDS = 0.2
-"""For answers under way; the streams of events would never end by themselves."""
+"""How long answers under way may take; the streams of events would never end by themselves."""
 POINT_FIELDS = ("round", "samples", "seconds", "loss", "heldout", "requested", "effective", "mode")
-"""Of the points of a curve in the document, in the order of the columns."""
+"""Fields of the points of a curve in the document, in the order of the columns."""
 _SECURITY = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:;"
@@ -55,9 +55,9 @@ _ASSETS = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Document = Mapping[str, object]
 PeerDocuments = Callable[[str], Document | None]
-"""The document of a peer by its id; None where the run never had it."""
+"""Peer id -> the peer's document; None where the run never had that peer."""
 Readiness = Callable[[], tuple[bool, str]]
-"""Whether the work is done that the process is for, and a line about it."""
+"""Returns whether the process does its work, and a line about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ class Address:
     host: str
     port: int
     public_name: str = ""
-    """By which a web server in front of this one asks for the page; on loopback other names are refused."""
+    """The name under which a web server in front of this one asks for the page; without it a loopback address serves only this
+    machine's own names."""
 
     @property
     def is_loopback(self) -> bool:
@@ -75,12 +76,12 @@ class Address:
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine is meant to read what is served."""
+        """Whether only this machine is meant to read the pages."""
         return self.is_loopback and not self.public_name
 
 
 def parse_host(setting: str, host: str) -> str:
-    """An IP address. Raises ConfigError, naming the setting."""
+    """Return the host if it is an IP address. Raises ConfigError, naming the setting."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -101,7 +102,7 @@ class Server:
         self._runner = web.AppRunner(application, access_log=None, max_line_size=2048, max_field_size=4096, max_headers=64)
 
     async def start(self) -> str:
-        """The URL. Raises SwarmError where the address cannot be used."""
+        """Listen, and return the URL. Raises SwarmError where the address cannot be used."""
         await self._runner.setup()
         host, port = self._address.host, self._address.port
         try:
@@ -137,13 +138,14 @@ class Server:
 
 
 def _name_of(host: str) -> str:
-    """Of a Host header, without the port."""
+    """Return the name in a Host header, without the port."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
     return name.removeprefix("[").removesuffix("]")
 
 
 def _is_loopback_name(host: str) -> bool:
-    """Names by which a browser on this machine asks: `localhost`, or a loopback address, with or without a port."""
+    """Return whether a browser on this machine may ask by this name: `localhost`, or a loopback address, with or without a
+    port."""
     name = _name_of(host)
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -164,7 +166,7 @@ class _Shown:
 
 
 class Page:
-    """The page of a run, or of several. `show` gives it what to show; browsers are notified within a period."""
+    """The page of a run, or of several. `show` sets its content; browsers are notified within a period."""
 
     def __init__(self) -> None:
         self._runs = {0: _Shown()}
@@ -180,8 +182,8 @@ class Page:
         return {**assets, **routes, **health_routes(self._readiness)}
 
     def show(self, document: Document, peers: PeerDocuments | None = None, *, place: int = 0) -> None:
-        """Replace the document of the run at this place, and those of its peers, which are made when a browser asks for one.
-        An unchanged one is not sent again."""
+        """Replace the document of the run at this place, and those of its peers, which are made when a browser asks for one. An
+        unchanged document is not sent again."""
         self._runs[place] = _Shown(body=_json(document), peers=peers or (lambda _: None))
         tag = _tag(b"".join(run.body for run in self._runs.values()))
         if tag != self._tag:
@@ -190,7 +192,8 @@ class Page:
             self._changed = asyncio.Event()
 
     def _asked(self, request: web.Request) -> _Shown:
-        """The run at the place `run` of the query; the first one where it names none, and while none is found yet."""
+        """Return the run at the place `run` of the query; the first one where the query names none, and while no run is found
+        yet."""
         place = request.query.get("run", "0")
         run = self._runs.get(int(place)) if place.isdecimal() and len(place) <= MAX_PLACE_DIGITS else None
         if run is None and not self._is_drawn:
@@ -207,7 +210,7 @@ class Page:
         return self._is_drawn, "the page shows a run" if self._is_drawn else "the run is not found yet"
 
     async def _run(self, request: web.Request) -> web.Response:
-        """The document as it is now."""
+        """Answer with the present document."""
         run = self._asked(request)
         headers = {"ETag": f'"{run.tag}"'}
         if request.headers.get("If-None-Match") == f'"{run.tag}"':
@@ -219,7 +222,7 @@ class Page:
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def _peer(self, request: web.Request) -> web.Response:
-        """The document of the peer `id`. One is made at a time: each reads the whole history of the run."""
+        """Answer with the document of the peer `id`. One is made at a time, because each needs the whole history of the run."""
         run = self._asked(request)
         async with self._one_peer:
             document = await asyncio.to_thread(run.peers, request.query.get("id", ""))
@@ -228,7 +231,7 @@ class Page:
         return web.Response(body=_json(document), content_type="application/json")
 
     async def _table(self, request: web.Request) -> web.Response:
-        """The curves as comma-separated values, one line per round and instance."""
+        """Answer with the curves as comma-separated values, one line per round and instance."""
         run = self._asked(request)
         written = io.StringIO()
         rows = csv.DictWriter(written, ["instance", *POINT_FIELDS], extrasaction="ignore", lineterminator="\n")
@@ -239,7 +242,7 @@ class Page:
         return web.Response(text=written.getvalue(), content_type="text/csv", headers=headers)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events: the tag of the newest document, whenever there is another one."""
+        """Send the tag of the newest document as a server-sent event, whenever it changes."""
         if self._num_streams >= MAX_EVENT_STREAMS:
             raise web.HTTPServiceUnavailable(text="too many pages are open\n", headers={"Retry-After": "30"})
         self._num_streams += 1
@@ -266,7 +269,8 @@ class Page:
 
 
 def health_routes(readiness: Readiness) -> dict[str, Handler]:
-    """For supervisors: /healthz answers while the event loop runs, /readyz with 200 while the work is done, otherwise 503."""
+    """Return the routes for supervisors: /healthz answers while the event loop runs, /readyz with 200 while the process does
+    its work, otherwise with 503."""
 
     async def alive(request: web.Request) -> web.Response:
         del request

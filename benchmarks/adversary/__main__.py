@@ -1,14 +1,15 @@
-"""Does a run withstand those who have its link? One row per attack: what was sent, what happened, whether the run withstood it.
+"""Attacks a run with everybody who has its link. Each attack gives a row: what was sent, what happened, and whether the run
+withstood it.
 
 python -m benchmarks.adversary                       the findings of the review of trust, and variants that are not in it
 python -m benchmarks.adversary --only A1 B5          rows by finding or by name
 python -m benchmarks.adversary --live                the stranger's attacks against live processes over loopback, too
 
-The attacks meet the production classes: in the simulated world (`arena.py`), and, where they are about bytes and streams, the
-classes of the border themselves (`border.py`). A seed repeats all of it but the live rows.
+The attacks meet the production classes: in the simulated world (`arena.py`), and, where they concern bytes and streams, the
+classes of the border themselves (`border.py`). A seed repeats everything except the live rows.
 
-A row that is marked as a gap is expected to fail, and printed as open, with the reason. Exit code 1 where another row fails, or
-where an open one does not.
+A row that is marked as a gap is expected to fail, and is printed as open, with the reason. The exit code is 1 where another row
+fails, or where an open one does not.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from benchmarks.adversary.variants import VARIANTS
 
 
 def scenarios() -> list[Scenario]:
-    """All but the live ones; those of the review by finding."""
+    """Return all scenarios but the live ones; those of the review in the order of its findings."""
     reviewed = [row for row in (*REVIEW, *BORDER, *SILENCE) if row.finding]
     found = sorted(reviewed, key=lambda row: (row.finding[0], int(row.finding[1:])))
     unreviewed = (row for row in SILENCE if not row.finding)
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def shown(row: Scenario, seed: int) -> str:
-    """Play it, and print its line. The verdict."""
+    """Play the scenario, print its line, and return its verdict."""
     began = time.perf_counter()
     outcome = row.play(seed)
     verdict = row.verdict(outcome)

@@ -1,10 +1,10 @@
-"""Where an attack meets the production classes: a simulated world that judges what the honest peers get done.
+"""A simulated world in which attacks meet the production classes, and which judges what the honest peers achieve.
 
-All that the checkers of `adloco_p2p/sim` promise holds, or the world raises; beside that an arena asks
+The world raises where a promise that the checkers of `adloco_p2p/sim` check is broken. An arena also requires
 
-- that plans come at half the pace of the same seed without the attack, at the least,
-- that no honest peer that lives is off the roster for longer than a lease, and the rounds that a new seat takes,
-- that nothing of an attacker counts that the border would refuse: each of its messages is encoded and decoded as on the wire.
+- that plans come at least at half the pace of the same seed without the attack,
+- that no live honest peer is off the roster for longer than a lease and the rounds that a new seat takes,
+- that no message of an attacker counts that the border would refuse: each one is encoded and decoded as on the wire.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,14 +29,14 @@ from adloco_p2p.sim.peer_checkers import check_tables
 from adloco_p2p.sim.world import Parts, World, small_rules
 
 ROUND_SECONDS = 10.0
-"""Rounds of a public run take minutes; the shorter they are here, the more of each a timeout of some seconds is."""
+"""Rounds of a public run take minutes; in the shorter rounds here, a timeout of some seconds is a larger part of each."""
 LEAST_PACE = 0.5
-"""Of the pace without the attack."""
+"""The least pace, as a part of the pace without the attack."""
 ROUNDS_TO_A_SEAT = 4
-"""A peer that lost its seat asks for one, is admitted by the next plan, and follows the one after it."""
+"""A peer that lost its seat asks for one, is admitted by the next plan, and follows the plan after it."""
 LOSS = 0.02
 PRICE_MINUTES = 0.001
-"""Of a seat, where it costs computing: six attempts on average."""
+"""The price of a seat that costs computing: six attempts on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Setting:
     round_seconds: float = ROUND_SECONDS
     rules: Rules | None = None
     may_lose_model: bool = False
-    """Honest peers may end with the error that they do not have the model of the run."""
+    """Whether honest peers may end with the error that they do not have the model of the run."""
 
     def made_rules(self) -> Rules:
         rules = self.rules or small_rules(self.peers, self.rounds)
@@ -60,7 +60,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of one fight. `seconds`: of virtual time until the last plan was decided."""
+    """The result of one fight. `seconds`: virtual time until the last plan was decided."""
 
     arena: "Arena"
     violation: str
@@ -69,7 +69,7 @@ class Result:
     """Plans per second, as a part of those without the attack."""
     longest_eviction: float
     void: float
-    """Part of the rounds of honest hosts without an outer step."""
+    """The part of the rounds of honest hosts without an outer step."""
 
     @property
     def problem(self) -> str:
@@ -91,14 +91,14 @@ class Result:
 
 
 class Arena(World):
-    """A world that keeps an eye on seats, and lets nothing through that the border would refuse."""
+    """A world that observes seats, and drops messages that the border would refuse."""
 
     def __init__(self, seed: int, setting: Setting, parts: Parts) -> None:
         self.num_steps = 0
         """Outer steps of honest hosts."""
         self.longest_eviction = 0.0
         self.entries: dict[int, LedgerEntry] = {}
-        """Round -> an entry that an honest peer followed last."""
+        """For each round, the entry that an honest peer followed last."""
         self._evicted_since: dict[PeerId, float] = {}
         super().__init__(
             seed,
@@ -111,7 +111,7 @@ class Arena(World):
         )
         self.may_lose_model = setting.may_lose_model
         self.num_wrong_steps = 0
-        """Of them, those with an average that no honest host computed."""
+        """Outer steps of honest hosts with an average that no honest host computed."""
         note = self.checkers.applied
 
         def applied(peer: PeerId, instance: InstanceId, round: int, average: Digest) -> None:
@@ -144,7 +144,7 @@ class Arena(World):
         return self.timing.lease(len(self.genesis.roster)) + ROUNDS_TO_A_SEAT * self._round_seconds
 
     def is_computed(self, average: Digest) -> bool:
-        """Whether it follows from the contributions of those that are in it."""
+        """Return whether the average follows from the contributions of its members."""
         return average in self._around.averaging.computed
 
     def honest(self) -> list[Machine]:
@@ -175,7 +175,7 @@ def fight(
     adversary: Adversary | None = None,
     prepare: Callable[[Arena], None] = lambda _: None,
 ) -> Result:
-    """Play the attack, and the same seed without it, whose pace is the measure. `prepare` may look at the world first."""
+    """Play the attack, and the same seed without it, whose pace is the reference. `prepare` gets the world before the fight."""
     arena = Arena(seed, setting, Parts(adversary=adversary, liars=liars))
     prepare(arena)
     violation = _violation(arena)
@@ -205,7 +205,7 @@ def _violation(arena: Arena) -> str:
 
 @cache
 def _clean(seed: int, setting: Setting) -> tuple[float, int]:
-    """Seconds and rounds until the last plan without an attack."""
+    """Return the seconds and rounds until the last plan without an attack."""
     arena = Arena(seed, setting, Parts())
     arena.run()
     return max(min(times) for times in arena.decided.values()), max(arena.decided)

@@ -29,7 +29,7 @@ from adloco_p2p.v1 import gossip_pb2
 from benchmarks.adversary.scenario import Outcome, Scenario
 
 HOSTS, VALUES = 10, 4096
-"""Of a round whose contributions are attacked."""
+"""The size of a round whose contributions are attacked."""
 
 
 def _wire(*, members: frozenset[PeerId], taken: list[PeerId]) -> GossipWire:
@@ -59,7 +59,7 @@ def _envelope(sender: PeerId) -> gossip_pb2.Envelope:
 
 
 def busy_core(_: int) -> Outcome:
-    """A7: messages of 200 strangers and one member while the core does not take any."""
+    """A7: messages of 200 strangers and one member arrive while the core takes none."""
     member, count = PeerId("member"), 4000
     taken: list[PeerId] = []
 
@@ -83,7 +83,7 @@ def busy_core(_: int) -> Outcome:
 
 
 def taken_streams(_: int) -> Outcome:
-    """A9: 32 strangers with 64 streams each; then a member opens one."""
+    """A9: 32 strangers open 64 streams each; then a member opens one."""
     limits = StreamLimits(in_all=2048, per_peer=64, strangers=64, per_stranger=4)
     places = StreamPlaces(limits, is_stranger=lambda peer: peer.startswith("stranger"))
     held, refused = [], 0
@@ -106,7 +106,7 @@ def taken_streams(_: int) -> Outcome:
 
 
 def scanned_addresses(_: int) -> Outcome:
-    """A10 and C3: records that lead to third parties' services, as a peer with a public address sees them."""
+    """A10 and C3: records lead to third parties' services, as a peer with a public address sees them."""
     own = ("/ip4/9.9.9.9/tcp/1/p2p/12D3KooWGRUVh6S9KRYzqwtuGRUW4MwQpzRuk7sVHrHTAdTuYy4a",)
     relay = own[0].split("/", 5)[5]
     traps = (
@@ -127,7 +127,7 @@ def scanned_addresses(_: int) -> Outcome:
 
 
 def bad_values(seed: int) -> Outcome:
-    """B7: one of ten hosts sends what hurts; how far the average moves from that of the nine others."""
+    """B7: one of ten hosts sends harmful values; measures how far the average moves from that of the nine others."""
     random = np.random.default_rng(seed)
     signal = random.standard_normal(VALUES)
     honest = [signal + 2.0 * random.standard_normal(VALUES) for _ in range(HOSTS - 1)]
@@ -151,7 +151,8 @@ def bad_values(seed: int) -> Outcome:
 
 
 LARGEST_ERROR = 0.3
-"""Of the norm of the honest average. The plain mean is off by 1.1 for -10 times the mean (review, 5.1)."""
+"""The largest accepted error, relative to the norm of the honest average. The plain mean is off by 1.1 for -10 times the mean
+(review, 5.1)."""
 
 
 def claimed_weight(_: int) -> Outcome:
@@ -164,7 +165,7 @@ def claimed_weight(_: int) -> Outcome:
 
 
 def _refused(runs: Mapping[str, RunConfig]) -> Outcome:
-    """Whether each of them is."""
+    """Check that each of these runs is refused."""
     codes = dict.fromkeys(runs, "")
     for name, run in runs.items():
         try:
@@ -176,7 +177,7 @@ def _refused(runs: Mapping[str, RunConfig]) -> Outcome:
 
 
 def foreign_files(_: int) -> Outcome:
-    """C1: runs of others that read this machine's files, or a data set that its owner may still change."""
+    """C1: other authors' runs read this machine's files, or a data set that its owner may still change."""
     runs = {
         "a path": RunConfig(data=DataConfig(source="text", path="/etc/passwd")),
         "a data set without a commit": RunConfig(data=DataConfig(source="hub", path="someone/data")),
@@ -186,7 +187,7 @@ def foreign_files(_: int) -> Outcome:
 
 
 def foreign_sizes(_: int) -> Outcome:
-    """C2: runs of others that would end this process by their size."""
+    """C2: other authors' runs would end this process by their size."""
     run = RunConfig()
     architecture: dict[str, str | int | float | bool | None] = {"model_type": "llama", "hidden_size": 10**12}
     runs = {
@@ -198,7 +199,7 @@ def foreign_sizes(_: int) -> Outcome:
 
 
 def borrowed_name(_: int) -> Outcome:
-    """C4: a manifest that somebody else signed again."""
+    """C4: somebody else signs a manifest again."""
     author, other = Identity.from_seed(b"a" * 32), Identity.from_seed(b"b" * 32)
     config = RunConfig(author=author.peer_id)
     try:

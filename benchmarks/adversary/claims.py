@@ -1,4 +1,4 @@
-"""What members invent about histories, averages, hosts and invitations, by rules that came after the review: scenarios of the
+"""Attacks on rules that came after the review: members invent histories, averages, hosts and invitations. Scenarios of the
 simulated world."""
 
 from collections.abc import Callable, Collection
@@ -32,7 +32,7 @@ CUT = Faults(loss=LOSS, partition_at=25.0, partition_seconds=30.0, faults_end_at
 
 
 def by_two(alters: Callable[[Report], Report], check: Check, setting: Setting) -> Play:
-    """These founders run the product and alter their reports."""
+    """Return an attack by two founders that run the product and alter their reports."""
     return played(setting, dict.fromkeys(TWO_OF_SEVEN, Liar(alters=alters)), check)
 
 
@@ -52,7 +52,7 @@ def _branch(report: Report) -> BranchState:
 
 
 def with_its_own_vote(num_founders: int) -> Callable[[Report], Report]:
-    """In every report another lost history, with a certificate as a peer that was cut off alone has it."""
+    """Put another lost history into every report, with the certificate that a peer has after it was cut off alone."""
 
     def altered(report: Report) -> Report:
         branch = _branch(report)
@@ -63,7 +63,7 @@ def with_its_own_vote(num_founders: int) -> Callable[[Report], Report]:
 
 
 def with_votes_of_others(num_founders: int) -> Callable[[Report], Report]:
-    """In every report a lost history whose certificate has votes of all, none of them signed by its voter."""
+    """Put a lost history into every report whose certificate has votes of all peers, none of them signed by its voter."""
 
     def altered(report: Report) -> Report:
         branch = _branch(report)
@@ -77,7 +77,7 @@ def with_votes_of_others(num_founders: int) -> Callable[[Report], Report]:
 
 
 def gives_up_its_seat(seed: int) -> Outcome:
-    """A member is silent as one that was cut off is, until the others take it off the roster, and then claims that it trained
+    """A member falls silent as if it were cut off, until the others take it off the roster. Then it claims that it trained
     apart, with a certificate of its own vote."""
     setting = Setting(rounds=24)
     names = [name_of(number) for number in range(setting.peers)]
@@ -107,13 +107,13 @@ def gives_up_its_seat(seed: int) -> Outcome:
 
 
 def under_a_true_certificate(report: Report) -> Report:
-    """A member of the side that lost names a state that nobody has for what it trained apart."""
+    """Name a state that nobody has for the training apart, as a member of the side that lost."""
     dead = tuple(replace(claim, round=claim.round + 1, state=members.DEAD_STATE) for claim in report.branches)
     return replace(report, branches=dead)
 
 
 def weighs_no_more_than_its_votes(result: Result) -> str:
-    """The claim of one elector alone weighs at most its part of the electors."""
+    """Check that the claim of one elector alone weighs at most that elector's part of all."""
     part = 1.0 / len(result.arena.genesis.roster)
     heavy = [
         entry.plan.round
@@ -129,8 +129,8 @@ def weighs_no_more_than_its_votes(result: Result) -> str:
 
 
 class RelabelsVotes:
-    """Shows the votes that others signed in earlier attempts, rounds and instances as votes for an average of its own making:
-    as the same attempt, as a later one, and as an answer to any question."""
+    """A member that shows the votes of others, signed in earlier attempts, rounds and instances, as votes for an average of its
+    own making: for the same attempt, for a later one, and as an answer to any question."""
 
     def __init__(self) -> None:
         self.heard: dict[PeerId, AverageDigest] = {}
@@ -167,7 +167,7 @@ def votes_of_another_attempt(seed: int) -> Outcome:
 
 
 def leaves_out_all(report: Report) -> Report:
-    """Every host but the first three was left out by the stricter rule, and every step raised the loss."""
+    """Report that the stricter rule left out every host but the first three, and that every step raised the loss."""
     items = tuple(
         replace(item, left_out=item.contributors & ~0b111, step=StepLosses(before=1.0, after=2.0)) for item in report.instances
     )
@@ -192,7 +192,7 @@ def complains_in_turn(victims: Collection[int]) -> Callable[[Report], Report]:
 
 
 def keeps_full_standing(result: Result) -> str:
-    """No honest founder owes a report of a probation, or weighs less than in full."""
+    """Check that no honest founder is on probation, or has less than its full weight."""
     honest = {machine.peer for machine in result.arena.honest()}
     hit = {
         seat.peer
@@ -207,7 +207,7 @@ def keeps_full_standing(result: Result) -> str:
 
 
 def invitation_of_a_former_signer(seed: int) -> Outcome:
-    """The author makes a member a signer and takes it back; that member's link of 50 seats is used all the time."""
+    """The author makes a member a signer and takes it back, while that member's link of 50 seats is in use all the time."""
     signer = name_of(LIAR)
 
     def orders(machine: Machine, _peer: PeerId, message: object) -> Sent:

@@ -20,20 +20,20 @@ from benchmarks.adversary.scenario import Check, Outcome, Play, Scenario, judged
 
 FIVE = Setting(rounds=8)
 LIAR = 4
-"""Number of the founder that lies."""
+"""The number of the founder that lies."""
 LAST_SECONDS = 330.0
-"""After the last plan: the longest wait of finished peers (`PENDING_SECONDS`), and the last round."""
+"""The most seconds after the last plan: the longest wait of finished peers (`PENDING_SECONDS`), and the last round."""
 
 
 def final_message(machine: Machine, plan: Digest, state: Digest | None, counted: Digest | None = None) -> RunComplete:
-    """It came to this state, by its signed word one to which a majority agreed."""
+    """Return the member's signed claim that it came to this state, and that a majority agreed to it."""
     claim = signed_by(machine.peer, FinalClaim(peer=machine.peer, plan=plan, state=state, is_agreed=True))
     return RunComplete(plan=plan, state=state, claims=(claim,), counted=counted)
 
 
 def claims(state: Callable[[PeerId], Digest]) -> Outgoing:
-    """It has another final state than the others, agreed by a majority, and keeps to that; of the receiver's choice. It counts
-    the same claims as each receiver, by its own word."""
+    """A strategy: the member claims, and keeps claiming, a final state of its own with a majority's agreement. The state may
+    differ by receiver. By its own word it counts the same claims as each receiver."""
 
     def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
         if not isinstance(message, RunComplete) or message.plan is None:
@@ -51,12 +51,12 @@ def _last_of(machine: Machine, peer: PeerId) -> RunComplete | None:
 
 
 def never_done(_machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """It is not at the end yet, whatever it is asked, and needs the others for it."""
+    """Never be at the end, whatever the member is asked, and need the others for it."""
     return at_once(RunComplete(plan=None, is_answer=True) if isinstance(message, RunComplete) else message)
 
 
 def silent_from(round: int) -> Outgoing:
-    """Nothing but heartbeats from this plan on."""
+    """A strategy: send nothing but heartbeats from this plan on."""
 
     def sends(machine: Machine, _peer: PeerId, message: object) -> Sent:
         is_silent = machine.process is not None and machine.process.agreement.ledger.head.round >= round
@@ -67,14 +67,14 @@ def silent_from(round: int) -> Outgoing:
 
 @members.with_heartbeats
 def done_from_the_start(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """It has ended each plan as the last one, with a state that nobody has."""
+    """Claim to have ended each plan as the last one, with a state that nobody has."""
     return at_once(final_message(machine, agreement.consensus.slot.digest, DEAD_STATE))
 
 
 class TwoFaces:
-    """It returns one average of the last round to half of the others and another to the rest, votes for both, and then claims
-    to have come to the state of whoever it writes to. `is_late`: to the second half only after a while. `withholds`: it is done
-    at once, and claims nothing until the time of the others is nearly over."""
+    """A liar that returns one average of the last round to half of the others and another one to the rest, votes for both, and
+    then claims to have come to the state of each receiver. `is_late`: the second half gets its average only after a while.
+    `withholds`: the liar is done at once, and claims nothing until the time of the others is nearly over."""
 
     def __init__(self, last_round: int, *, is_late: bool, withholds: bool) -> None:
         self.machine: Machine | None = None
@@ -126,7 +126,7 @@ class TwoFaces:
 
 ONE_STATE = "the hosts came to one state"
 WORLDS_TRIED = 16
-"""Two of five split the hosts."""
+"""Worlds that are tried; two of five split the hosts."""
 MISSED = Outcome(sent="nothing", happened=f"{ONE_STATE} in {WORLDS_TRIED} worlds", has_passed=False)
 
 
@@ -146,7 +146,7 @@ def with_two_faces(*, is_late: bool = False, withholds: bool = False) -> Play:
         return judged(result, _one_model(result), missed, sent=f"{faces.num_votes} votes for two averages")
 
     def play(seed: int) -> Outcome:
-        """In some worlds the liar reduces nothing in the last round: then another one is tried."""
+        """Try one world after another, because in some of them the liar reduces nothing in the last round."""
         outcomes = (tried(seed + number) for number in range(WORLDS_TRIED))
         return next((outcome for outcome in outcomes if ONE_STATE not in outcome.happened), MISSED)
 
@@ -154,7 +154,7 @@ def with_two_faces(*, is_late: bool = False, withholds: bool = False) -> Play:
 
 
 def _finals(result: Result) -> dict[PeerId, object]:
-    """What honest hosts have on their disks at the end."""
+    """Return the final states that honest hosts have on their disks."""
     found: dict[PeerId, object] = {}
     for machine in result.arena.honest():
         durable = machine.disk.durable
@@ -164,7 +164,7 @@ def _finals(result: Result) -> dict[PeerId, object]:
 
 
 def _one_model(result: Result) -> str:
-    """No two honest hosts end the run as finished with different models."""
+    """Check that no two honest hosts end the run as finished with different models."""
     finals = _finals(result)
     processes = [machine.process for machine in result.arena.honest() if machine.process is not None]
     models = {finals[process.me] for process in processes if process.stop is not None and process.stop.is_finished}
@@ -176,7 +176,7 @@ def at_the_end(sends: Outgoing, *checks: Check, prepare: Callable[[Arena], None]
 
 
 def with_restarts(sends: Outgoing) -> Play:
-    """Two honest hosts are killed after the last plan came, and return."""
+    """Kill two honest hosts after the last plan came, and let them return."""
 
     def prepare(arena: Arena) -> None:
         def look() -> None:
@@ -195,7 +195,7 @@ def with_restarts(sends: Outgoing) -> Play:
 
 
 def _ends(result: Result) -> str:
-    """All honest hosts end the run, soon, and with one model, which an honest device made."""
+    """Check that all honest hosts end the run soon, and with one model, which an honest device made."""
     stops = {machine.peer: machine.process for machine in result.arena.honest() if machine.process is not None}
     without = [peer[:4] for peer, process in stops.items() if process.stop is None or not process.stop.is_finished]
     if without:

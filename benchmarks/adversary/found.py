@@ -1,5 +1,5 @@
 """Attacks that were found by reading the code after the review, most of which succeeded once: scenarios of the simulated world,
-and of the classes that they were aimed at."""
+and of the classes that they attack."""
 
 import base64
 from dataclasses import replace
@@ -61,7 +61,7 @@ FLOAT32, TOPK2 = 1, 9
 
 
 def evidence_about_itself(machine: Machine, round: int, plan: Digest) -> WrongSum:
-    """Its own receipt, by which a mean was returned in a codec in which none is."""
+    """Return evidence that the member's own receipt provides: it returned a mean in a codec in which no mean is returned."""
     sent = bytes(8)
     chunk = b"\2\0\0\0" + bytes(4) + b"\xff" * 8 + bytes(16 + 40 + 16)  # two values of `topk2`
     root = Digest(shard_hash(machine.peer, leaf_hash(0, sent)).hex())
@@ -81,7 +81,7 @@ def evidence_about_itself(machine: Machine, round: int, plan: Digest) -> WrongSu
 
 
 def accuses_itself(machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """With every heartbeat."""
+    """Send evidence against the member itself with every heartbeat."""
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
     ledger = machine.process.agreement.ledger
@@ -93,7 +93,7 @@ def accuses_itself(machine: Machine, _peer: PeerId, message: object) -> Sent:
 
 
 def respelled_order(seed: int) -> Outcome:
-    """A run was stopped by a signer and resumed. Then a stranger sends the old order again, its signature in capitals."""
+    """A signer stops a run and resumes it. Then a stranger sends the old order again, with its signature in capitals."""
     author = Identity.from_seed(Random(seed).randbytes(32))
     run = Digest(hashed(seed))
     plan = genesis(run, [(author.peer_id, CAPACITY)], small_rules(1, 8), signers=[author.peer_id])
@@ -120,14 +120,14 @@ def respelled_order(seed: int) -> Outcome:
 
 LONG_CHARS = 200_000
 MOST_KEPT_BYTES = 1024
-"""Of each name whose heartbeat named the end of a ledger."""
+"""The most bytes that a peer keeps for each name whose heartbeat named the end of a ledger."""
 HEARTBEATS_PER_SECOND = 20
-"""Of all strangers together (`STRANGER_KINDS`, `STRANGER_MESSAGES_PER_SECOND`)."""
+"""The heartbeats of all strangers together (`STRANGER_KINDS`, `STRANGER_MESSAGES_PER_SECOND`)."""
 MOST_LINES_PER_MINUTE = 60.0
 
 
 class _Owner:
-    """Of a ledger, as the exchange asks it."""
+    """The owner of a ledger, as the exchange calls it."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -160,7 +160,7 @@ def long_heads(_: int) -> Outcome:
 
 
 def refusing_names(_: int) -> Outcome:
-    """A stranger makes a name for each heartbeat, and refuses the answer in words of its own: each refusal may be logged."""
+    """A stranger makes a name for each heartbeat, and refuses the answer in words of its own; each refusal may be logged."""
     refusals, seconds = LogLimiter(), 3600
     names = range(seconds * HEARTBEATS_PER_SECOND)
     lines = sum(
@@ -207,11 +207,11 @@ def held_places(_: int) -> Outcome:
 
 HANDED_OVER = rules_of_one(8, probation_rounds=0)
 LONGEST_HANDOVER = 600.0
-"""Virtual seconds until the run is over. At its end the others wait five minutes for the liar."""
+"""The most virtual seconds until the run is over. At its end the others wait five minutes for the liar."""
 
 
 def one_heir(seed: int) -> Outcome:
-    """A founder leaves while three newcomers fetch its state; one of them claims at once that it has it."""
+    """A founder leaves while three newcomers fetch its state; one of them claims at once that it has the state."""
     faults = Faults(uplink_bytes_per_second=STATE_BYTES / 14.0, faults_end_at=20.0)
     world = World(seed, peers=1, rounds=HANDED_OVER.work.rounds or 0, faults=faults, round_seconds=10.0, rules=HANDED_OVER)
     world.limit_seconds = 900.0
@@ -252,7 +252,7 @@ def one_heir(seed: int) -> Outcome:
 
 
 def as_equals(peers: int) -> Setting:
-    """Every host gets the same part of the batch, however slow it says it is."""
+    """Return a setting in which every host gets the same part of the batch, however slow it claims to be."""
     rules = small_rules(peers, 12)
     return Setting(peers=peers, rounds=12, rules=replace(rules, work=replace(rules.work, share="equal")))
 
@@ -263,7 +263,7 @@ def expects_no_endless_round(result: Result) -> str:
 
 
 def did_no_steps(report: Report) -> Report:
-    """It trained, in no steps at all: numbers of steps that do not compare leave a round without a statistic of the noise."""
+    """Report training in no steps at all: a round whose numbers of steps do not compare has no statistic of the noise."""
     return replace(report, instances=tuple(replace(item, inner_steps=0) for item in report.instances))
 
 
@@ -275,7 +275,7 @@ def measures_noise(result: Result) -> str:
 
 
 MOST_UNMEASURED = 3
-"""Rounds in which a host was late, or none was at work."""
+"""The most rounds in which a host was late, or none was at work."""
 
 
 EIGHT = Setting(peers=8, rounds=12, rules=replace(small_rules(8, 12), instances=InstanceRules(count=1, start="same")))

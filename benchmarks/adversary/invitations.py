@@ -24,14 +24,14 @@ def statement(action: str, subject: PeerId, serial: int, *, signer: PeerId = AUT
 
 
 def made_out(invitation: Invitation, holder: PeerId) -> Ticket:
-    """To this peer, with the key of the link."""
+    """Make out the invitation to this peer, with the key of the link."""
     unsigned = Ticket(invitation=invitation, signature="")
     return replace(unsigned, signature=sign(KEY, unsigned.payload(holder)))
 
 
 def knocking(ticket: Invitation | Callable[[Aim], Ticket | ProofOfWork | None]) -> Deed:
-    """Each identity shows the same invitation to another member, all at once; or the ticket, or the
-    proof of work, that it makes."""
+    """A deed: each identity shows the same invitation to another member, all at once; or the ticket, or the proof of work, that
+    it makes."""
 
     def knocks(at: Aim) -> tuple[object, ...]:
         shown = made_out(ticket, at.me) if isinstance(ticket, Invitation) else ticket(at)

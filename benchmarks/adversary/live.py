@@ -1,8 +1,8 @@
 """The stranger's attacks against live processes: two nodes that train over loopback, and one process that floods them.
 
-A row passes where both nodes still run when the flood is over, have ended rounds in it and after it, hold the same digests,
-and give the stranger no work. Where seats cost computing a third node comes in the flood: it pays, and has its seat before its
-first proof of work is over, the rounds keep half of their pace, and the stranger has more false proofs than a node checks.
+A row passes if both nodes still run when the flood is over, have ended rounds during and after it, hold the same digests, and
+give the stranger no work. Where seats cost computing, a third node comes during the flood: it pays, and has its seat before its
+first proof of work is over, the rounds keep half of their pace, and the stranger sends more false proofs than a node checks.
 """
 
 import contextlib
@@ -25,25 +25,25 @@ from benchmarks.stranger import false_proofs_made, frames_answered
 
 FLOOD_SECONDS = 20.0
 FLOOD_ROUNDS = 2
-"""A flood lasts at least so long, and until both nodes have ended so many rounds in it."""
+"""A flood lasts at least until both nodes have ended so many rounds in it."""
 PATIENCE = 90.0
-"""Seconds of processor time that both nodes may use without a round: a busy machine makes nobody late."""
+"""Seconds of processor time that both nodes may use without a round, so that a busy machine makes nobody late."""
 IDLE_SECONDS = 300.0
 IDLE_WORK = 1.0
-"""Nodes that use less processor time than this in so long wait for something that does not come."""
+"""Nodes that use less processor time than this for too long wait for something that does not come."""
 LONGEST_SECONDS = 1800.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.2
 INNER_STEPS = 10
 STEP_SECONDS = 0.02
 PAID: dict[str, Any] = {"admission": {"kind": "work", "price_minutes": 0.02, "probation_rounds": 0}}
-"""A second of one core."""
+"""The price is a second of one core."""
 PAID_STEP_SECONDS = 0.3
-"""A proof of work counts for 16 rounds: they take longer than a node takes to find one on a busy machine."""
+"""A proof of work counts for 16 rounds, which take longer here than the search for a proof on a busy machine."""
 QUIET_ROUNDS = 6
-"""Whose pace the flood must not halve."""
+"""The rounds before the flood; it must not halve their pace."""
 MOST_ROUNDS = 100
-"""In which the newcomer starts, pays and has its seat."""
+"""The rounds in which the newcomer starts, pays and gets its seat."""
 
 
 class _Nodes:
@@ -57,10 +57,10 @@ class _Nodes:
         self.digests: dict[tuple[int, int], dict[str, None]] = {}
         self.hosts: dict[str, None] = {}
         self.ended_at: dict[int, float] = {}
-        """Round that both ended -> when that was seen."""
+        """When each round was seen to have ended on both peers."""
 
     def start(self, changes: dict[str, Any]) -> None:
-        """`changes`: of the configuration."""
+        """Start both. `changes`: to the configuration."""
         write_text(self._folder)
         config = write_document(self._folder, soak_document(self._folder, inner_steps=INNER_STEPS, instances=1) | changes)
         self.peers.append(begin_peer(self._folder, "peer-0", "start", config, step_seconds=self._step_seconds))
@@ -68,7 +68,7 @@ class _Nodes:
         self.peers.append(self._joined("peer-1"))
 
     def newcomer(self) -> Peer:
-        """One more, for which nobody waits."""
+        """Start another peer, for which nobody waits."""
         self.newcomers.append(self._joined("newcomer"))
         return self.newcomers[-1]
 
@@ -77,12 +77,12 @@ class _Nodes:
         return begin_peer(self._folder, name, *join, step_seconds=self._step_seconds)
 
     def seats(self) -> list[tuple[int, list[str]]]:
-        """Of each plan: its round, and its members."""
+        """Return the round and the members of each plan."""
         plans = [event for event in self.peers[0].events() if event["event"] == "plan"]
         return [(plan["round"], [line["peer"] for line in plan["roster"]]) for plan in plans]
 
     def newest(self) -> list[int]:
-        """The newest round of each."""
+        """Return the newest round of each peer."""
         for peer in self.peers:
             for event in peer.note_rounds():
                 self.digests.setdefault((event["round"], event["instance"]), {})[event["digest"]] = None
@@ -90,8 +90,8 @@ class _Nodes:
         return [max((number for number, _ in peer.rounds), default=-1) for peer in self.peers]
 
     def wait_for(self, round: int, is_done: Callable[[], bool] = lambda: True) -> bool:
-        """Whether both end this round, and it is done, before the processes have worked, or been idle, for too long without a
-        round."""
+        """Return whether both end this round, and `is_done` holds, before the processes have worked, or been idle, for too long
+        without a round."""
         begun, newest, spent = time.monotonic(), self.newest(), self._processor_seconds()
         idle_since, before = begun, spent
         while min(newest) < round or not is_done():
@@ -109,12 +109,12 @@ class _Nodes:
         return True
 
     def pace(self, *, since: int) -> float:
-        """Rounds per second, from this one on; 0 where there were none."""
+        """Return the rounds per second, from this one on; 0 where there were none."""
         ended = [(round, at) for round, at in sorted(self.ended_at.items()) if round >= since]
         return (ended[-1][0] - ended[0][0]) / (ended[-1][1] - ended[0][1]) if len(ended) > 1 else 0.0
 
     def _processor_seconds(self) -> float:
-        """Of the nodes and the processes that they started, as far as these live."""
+        """Return the processor time of the nodes and of their live child processes."""
         seconds = 0.0
         for peer in self.peers:
             with contextlib.suppress(psutil.Error):
@@ -131,12 +131,12 @@ class _Newcomer:
         self._nodes, self._peer = nodes, peer
         self._came_in = max(nodes.newest())
         self._paid_in: int | None = None
-        """The round in which it had found its first proof of work, ..."""
+        """The round in which it had found its first proof of work."""
         self._seated_in: int | None = None
-        """... and that of the first plan with a seat for it."""
+        """The round of the first plan with a seat for it."""
 
     def is_done(self) -> bool:
-        """It has a seat, or gets none any more."""
+        """Return whether it has a seat, or can get none any more."""
         newest, me = max(self._nodes.newest()), self._peer.peer_id
         has_paid = any(event["event"] == "proving" and event["is_over"] for event in self._peer.events())
         self._paid_in = newest if self._paid_in is None and has_paid else self._paid_in
@@ -156,7 +156,7 @@ class _Newcomer:
 
 
 def flooded(*deeds: str, is_paid: bool = False) -> Play:
-    """`is_paid`: seats of the run cost computing, and a newcomer comes in the flood."""
+    """Return an attack by these deeds. `is_paid`: seats of the run cost computing, and a newcomer comes during the flood."""
 
     def play(seed: int) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="adversary-") as name:
@@ -191,7 +191,7 @@ def _flood(nodes: _Nodes, folder: Path, deeds: tuple[str, ...], seed: int, *, is
     finally:
         stranger.kill()
     after, pace = min(nodes.newest()), nodes.pace(since=before) / quiet_pace if is_paid else 1.0
-    goes_on = after <= before or nodes.wait_for(after + 2)  # without rounds in the flood the row has failed already
+    goes_on = after <= before or nodes.wait_for(after + 2)  # a row without rounds in the flood has failed already
     told = stranger.words.splitlines()
     made, most_checked = false_proofs_made(stranger.words), STRANGER_CHECKS + STRANGER_CHECKS_PER_SECOND * flood_seconds
     problems = {

@@ -1,4 +1,4 @@
-"""Hosts that train nothing, and assessors that lie about others, where contributions are looked at: scenarios of the simulated
+"""Looks at contributions with hosts that train nothing, and with assessors that lie about others: scenarios of the simulated
 world."""
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ IDLER, ACCUSER = 5, 2
 
 
 def _reduced(result: Result) -> frozenset[PeerId]:
-    """The hosts that a plan gave fewer rows as idle."""
+    """Return the hosts that a plan gave fewer rows as idle."""
     found: set[PeerId] = set()
     for entry in result.arena.entries.values():
         for item in entry.plan.instances:
@@ -34,7 +34,7 @@ def _reduced(result: Result) -> frozenset[PeerId]:
 
 
 def loses_rows(*numbers: int) -> Check:
-    """These founders are given fewer rows, and no others."""
+    """Return a check that these founders, and no others, get fewer rows."""
     expected = frozenset(map(name_of, numbers))
 
     def check(result: Result) -> str:
@@ -48,7 +48,7 @@ def loses_rows(*numbers: int) -> Check:
 
 
 def scores(tenths: int) -> Liar:
-    """It trains, and reports this score of all that it looks at."""
+    """Return a liar that trains, and reports this score for all that it looks at."""
 
     def alters(report: Report) -> Report:
         items = (

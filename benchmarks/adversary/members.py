@@ -1,7 +1,7 @@
-"""What members do that have a seat, run the product, and depart from the protocol in one part of it.
+"""Attacks of members that have a seat, run the product, and depart from the protocol in one part of it.
 
-A strategy gets every message that the member's peer would send, and returns what it sends instead, and how much later. The last
-part changes a member's own reports before it signs them.
+A strategy gets every message that the member's peer would send, and returns what the member sends instead, and how much later.
+The last section changes a member's own reports before it signs them. Docstrings of strategies say what the member does.
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ DEAD_STATE = Digest("0" * 60 + "dead")
 
 
 def with_heartbeats(makes: Callable[[Machine, GossipAgreement, PeerId], Sent]) -> Outgoing:
-    """A strategy: with each heartbeat what is made for its receiver; the member follows the protocol otherwise."""
+    """Make a strategy that adds messages for the receiver to each heartbeat, and otherwise follows the protocol."""
 
     def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
         if not isinstance(message, Heartbeat) or machine.process is None:
@@ -64,7 +64,7 @@ def with_heartbeats(makes: Callable[[Machine, GossipAgreement, PeerId], Sent]) -
 
 
 def as_proposer(changes: Callable[[Machine, Consensus, Value], Value]) -> Outgoing:
-    """A strategy: where the member proposes, the changed value, with the plan that follows from it by the rule."""
+    """Make a strategy that changes the value where the member proposes, with the plan that follows from it by the rule."""
 
     def sends(machine: Machine, _peer: PeerId, message: object) -> Sent:
         if not isinstance(message, Proposal) or message.ballot.peer != machine.peer or machine.process is None:
@@ -78,7 +78,7 @@ def as_proposer(changes: Callable[[Machine, Consensus, Value], Value]) -> Outgoi
 
 
 def together(*strategies: Outgoing) -> Outgoing:
-    """Every message passes through all of them, one after the other."""
+    """Make a strategy that passes every message through all of these, one after the other."""
 
     def sent(machine: Machine, peer: PeerId, message: object) -> Sent:
         messages: list[tuple[float, object]] = [(0.0, message)]
@@ -92,7 +92,7 @@ def together(*strategies: Outgoing) -> Outgoing:
 
 
 def plan_of(machine: Machine, round: int) -> Digest | None:
-    """The digest of the plan of a round, as the machine has it."""
+    """Return the digest of the plan of a round, as the machine has it."""
     assert machine.process is not None
     ledger = machine.process.agreement.ledger
     digests = ledger.digests[-len(ledger.plans) :]
@@ -100,7 +100,7 @@ def plan_of(machine: Machine, round: int) -> Digest | None:
 
 
 def _planned(machine: Machine, value: Value, reports: Sequence[Report]) -> Value:
-    """The value with the plan that follows from it by the rule."""
+    """Return the value with the plan that follows from it by the rule."""
     assert machine.process is not None
     ledger = machine.process.agreement.ledger
     plan = machine.decide(ledger.plans[-1], tuple(reports), change_of(value, reports, ledger, verify))
@@ -108,7 +108,7 @@ def _planned(machine: Machine, value: Value, reports: Sequence[Report]) -> Value
 
 
 def _contributors(plans: Iterable[RoundPlan]) -> list[tuple[InstanceId, int, tuple[PeerId, ...]]]:
-    """Of each average that these plans ask for: instance, round, and the hosts that contribute."""
+    """Return instance, round and contributing hosts of each average that these plans ask for."""
     return [
         (item.instance, plan.round, tuple(share.peer for share in item.hosts if share.contributes(plan.round)))
         for plan in plans
@@ -120,14 +120,14 @@ def _contributors(plans: Iterable[RoundPlan]) -> list[tuple[InstanceId, int, tup
 
 
 def lies_about_averages(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Names another average to each host, and never the one that it holds."""
+    """Name another average to each host, and never the one that the member holds."""
     if isinstance(message, AverageDigest):
         return at_once(replace(message, digest=hashed(machine.peer, peer, message.round, message.attempt)))
     return at_once(message)
 
 
 def signs_two_votes(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Two votes about one average, both signed as they should be; each host receives one of them first."""
+    """Send two votes about one average, both correctly signed; each host receives another one first."""
     if not isinstance(message, AverageDigest) or message.is_void or not message.signature or machine.process is None:
         return at_once(message)
     plan = plan_of(machine, message.round)
@@ -139,7 +139,7 @@ def signs_two_votes(machine: Machine, peer: PeerId, message: object) -> Sent:
 
 
 def accuses_all(machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """Claims with every vote about an average that the attempt has failed because of all others."""
+    """Claim with every vote about an average that the attempt has failed because of all others."""
     if isinstance(message, AverageDigest):
         others = tuple(name for name in message.contributors if name != machine.peer)
         failed = AttemptFailed(instance=message.instance, round=message.round, attempt=message.attempt, suspects=others)
@@ -149,7 +149,7 @@ def accuses_all(machine: Machine, _peer: PeerId, message: object) -> Sent:
 
 @with_heartbeats
 def accuses_one_after_another(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """It reports of every attempt that it failed because of a minority, another one each time (review B8)."""
+    """Report for every attempt that it failed because of a minority, another one each time (review B8)."""
     plan = agreement.ledger.plans[-1]
     return at_once(
         *(
@@ -162,8 +162,8 @@ def accuses_one_after_another(machine: Machine, agreement: GossipAgreement, _pee
 
 
 def ends_every_attempt(*, suspects: int = 0, is_led: bool = False) -> Outgoing:
-    """Ten times a second it reports that the attempt under way has failed. It names nobody, or other hosts in turn: as
-    suspects, or as the one whose report ended the attempt for it (`is_led`)."""
+    """Report ten times a second that the attempt under way has failed. The report names nobody, or other hosts in turn: as
+    suspects, or as the host whose report ended the attempt for the member (`is_led`)."""
 
     @with_heartbeats
     def sends(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
@@ -187,7 +187,7 @@ def ends_every_attempt(*, suspects: int = 0, is_led: bool = False) -> Outgoing:
 
 
 def ends_every_attempt_for_one_host(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """The others learn of it from that host, whose report ends the attempt for them."""
+    """Report failed attempts to one host only, whose report then ends them for the others."""
     if machine.process is None:
         return at_once(message)
     others = (entry.peer for entry in machine.process.agreement.ledger.plans[-1].roster if entry.peer != machine.peer)
@@ -196,7 +196,7 @@ def ends_every_attempt_for_one_host(machine: Machine, peer: PeerId, message: obj
 
 @with_heartbeats
 def contributes_other_steps(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """It states another number of inner steps that it contributes, which ends an attempt."""
+    """State another number of contributed inner steps, which ends an attempt."""
     now, sent = machine.clock(), list[tuple[float, object]]()
     for plan in agreement.ledger.plans[-2:]:
         for item in plan.instances:
@@ -210,7 +210,7 @@ def contributes_other_steps(machine: Machine, agreement: GossipAgreement, _peer:
 
 @with_heartbeats
 def starts_attempts(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """Begins every attempt anew, with a higher number, with all hosts (review B8)."""
+    """Begin every attempt anew, with a higher number, with all hosts (review B8)."""
     plan, number = agreement.ledger.plans[-1], int(10 * machine.clock()) % 10**6
     return at_once(
         *(
@@ -227,7 +227,7 @@ def starts_attempts(machine: Machine, agreement: GossipAgreement, _peer: PeerId)
 
 
 def starts_attempts_after_claims(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """The same, and before each start it claims that later ones have failed, once as a question."""
+    """Begin every attempt anew, and before each start claim that later ones have failed, once as a question."""
     sent = list(starts_attempts(machine, peer, message))
     claims = [
         AttemptFailed(instance=start.instance, round=start.round, attempt=start.attempt + ahead, suspects=(), is_question=asks)
@@ -240,7 +240,7 @@ def starts_attempts_after_claims(machine: Machine, peer: PeerId, message: object
 
 @with_heartbeats
 def invents_completions(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """While the others train it starts attempts that complete a decision that was never made, so that all object."""
+    """Start attempts, while the others train, that complete a decision that was never made, so that all object."""
     never = Digest("0" * 64)
     return at_once(
         *(
@@ -252,7 +252,7 @@ def invents_completions(_machine: Machine, agreement: GossipAgreement, _peer: Pe
 
 @with_heartbeats
 def starts_with_nobody(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """Starts attempts that name a host, or the steps of one, that the plan does not have."""
+    """Start attempts that name a host, or the steps of a host, that the plan does not have."""
     nobody, starts = PeerId("nobody"), list[AttemptStart]()
     for instance, round, hosts in _contributors(agreement.ledger.plans[-2:]):
         start = AttemptStart(instance=instance, round=round, attempt=1, members=(*hosts, nobody))
@@ -261,7 +261,7 @@ def starts_with_nobody(_machine: Machine, agreement: GossipAgreement, _peer: Pee
 
 
 def parts_attempts(*, alone: bool = False) -> Outgoing:
-    """Each host gets the start of an attempt of its own, with another number, to which no other host comes. It names all hosts,
+    """Send each host the start of an attempt of its own, with another number, to which no other host comes. It names all hosts,
     or (`alone`) the liar and that host."""
 
     @with_heartbeats
@@ -280,7 +280,7 @@ def parts_attempts(*, alone: bool = False) -> Outgoing:
 
 @with_heartbeats
 def leaves_each_out(machine: Machine, agreement: GossipAgreement, peer: PeerId) -> Sent:
-    """Each host gets, again and again, the start of an attempt of the others without it."""
+    """Send each host, again and again, the start of an attempt of the others without it."""
     number, sent = 1 + int(machine.clock()) % 60, list[tuple[float, object]]()
     for instance, round, hosts in _contributors(agreement.ledger.plans[-2:]):
         others = tuple(host for host in hosts if host != peer)
@@ -290,7 +290,7 @@ def leaves_each_out(machine: Machine, agreement: GossipAgreement, peer: PeerId) 
 
 
 def votes_void(machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """Every vote of its is for no average, signed as it should be."""
+    """Vote for no average, correctly signed, every time."""
     if not isinstance(message, AverageDigest) or machine.process is None:
         return at_once(message)
     plan = plan_of(machine, message.round)
@@ -305,7 +305,7 @@ def hands_out_different_averages(host: PeerId, average: object) -> object:
 
 
 def hands_out_two_averages(host: PeerId, average: object) -> object:
-    """One to every other host."""
+    """Hand out one average to every other host."""
     return hashed("one of two", average) if int(hashed(host), 16) % 2 else average
 
 
@@ -313,19 +313,19 @@ def hands_out_two_averages(host: PeerId, average: object) -> object:
 
 
 def withholds_its_votes(_machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """Takes part in everything but the agreement: no promise, ack or vote arrives, the rest late."""
+    """Take part in everything but the agreement: promises, acks and votes never arrive, and other messages arrive late."""
     return () if isinstance(message, Promise | Ack | Vote) else ((0.2, message),)
 
 
 def answers_late(machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """Everything but its heartbeats arrives shortly before others lose their patience."""
+    """Send everything but heartbeats shortly before others lose their patience."""
     seconds = 0.9 * machine.process.agreement.members.timing.attempt_seconds if machine.process is not None else 0.0
     return ((0.0 if isinstance(message, Heartbeat) else seconds, message),)
 
 
 @with_heartbeats
 def takes_over_alone(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """An entry for which it alone voted, since all others were absent (review A1)."""
+    """Send an entry with the member's own vote only, since all others were absent (review A1)."""
     ledger, messages = agreement.ledger, list[object]()
     for departs in () if ledger.plans[-1].is_last else (False, True):
         entry, vote = lone_entry(machine.peer, _sign(machine), ledger, machine.decide, departs=departs)
@@ -335,7 +335,7 @@ def takes_over_alone(machine: Machine, agreement: GossipAgreement, _peer: PeerId
 
 
 def forges_history(machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """A chain of its own from the first plan on, with a head that claims a billion samples (review A2)."""
+    """Send a chain of its own from the first plan on, with a head that claims a billion samples (review A2)."""
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
     entries = _forged_entries(machine)
@@ -350,13 +350,13 @@ def _forged_entries(machine: Machine) -> Sequence[LedgerEntry]:
 
 @with_heartbeats
 def supplies_unasked_values(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """Review A3."""
+    """Supply values that nobody asked for (review A3)."""
     slot = agreement.consensus.slot
     return at_once(*unasked_values(slot.round, slot.digest))
 
 
 def invents_beats(_machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """Hearsay in leaps, and its own beat as large as it may be (review A4)."""
+    """Send hearsay in leaps, and the largest possible beat of its own (review A4)."""
     if not isinstance(message, Heartbeat):
         return at_once(message)
     leaps = [
@@ -366,7 +366,7 @@ def invents_beats(_machine: Machine, _peer: PeerId, message: object) -> Sent:
 
 
 def lies_about_time(machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """Its beats run backwards and forwards, its head is an old one, and its messages arrive a second late."""
+    """Let beats run backwards and forwards, name an old head, and send messages a second late."""
     if not isinstance(message, Heartbeat) or machine.process is None:
         return at_once(message)
     ledger = machine.process.agreement.ledger
@@ -375,7 +375,7 @@ def lies_about_time(machine: Machine, _peer: PeerId, message: object) -> Sent:
 
 
 def proposes_alone(machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """It begins a ballot as soon as it can, at once in every slot, with a report that it made up and no other (B1, B2)."""
+    """Begin a ballot as soon as possible, at once in every slot, with an invented report and no other (B1, B2)."""
     if isinstance(message, Proposal) and message.ballot.peer == machine.peer:
         return ()
     if not isinstance(message, Heartbeat | Supply | Promise | Ack) or machine.process is None:
@@ -386,7 +386,7 @@ def proposes_alone(machine: Machine, _peer: PeerId, message: object) -> Sent:
 
 @lru_cache(maxsize=64)
 def _lone_proposal(machine: Machine, digest: Digest) -> Sequence[object]:
-    """In the slot under way, which has this digest; the same for all members."""
+    """Return the messages for the slot under way, which has this digest; the same for all members."""
     assert machine.process is not None
     slot = machine.process.agreement.consensus.slot
     if slot.ledger.reported is None or slot.parent.is_last:
@@ -409,7 +409,8 @@ def _lone_proposal(machine: Machine, digest: Digest) -> Sequence[object]:
 
 
 def starves(victim: PeerId) -> Outgoing:
-    """As a proposer it leaves out the report of one host, always; and it sends that host nothing but its heartbeats."""
+    """Make a strategy that starves one host: as a proposer the member leaves out that host's reports, and it sends the host
+    almost nothing but heartbeats."""
 
     @as_proposer
     def without(_machine: Machine, consensus: Consensus, value: Value) -> Value:
@@ -424,7 +425,7 @@ def starves(victim: PeerId) -> Outgoing:
 
 
 def overtakes_ballots(machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """Answers every ballot with one of its own, one attempt higher, and then sends nothing (review B8)."""
+    """Answer every ballot with one of its own, one attempt higher, and then send nothing (review B8)."""
     if not isinstance(message, Promise | Vote | Ack | Heartbeat) or machine.process is None:
         return at_once(message)
     consensus = machine.process.agreement.consensus
@@ -435,7 +436,7 @@ def overtakes_ballots(machine: Machine, _peer: PeerId, message: object) -> Sent:
 
 
 def _begins_no_ballot(strategy: Outgoing) -> Outgoing:
-    """The same, without the proposals and ballots of its own."""
+    """Make the same strategy without the member's own proposals and ballots."""
 
     def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
         is_own = isinstance(message, Prepare | Proposal) and message.ballot.peer == machine.peer
@@ -447,8 +448,8 @@ def _begins_no_ballot(strategy: Outgoing) -> Outgoing:
 @_begins_no_ballot
 @with_heartbeats
 def parts_ballots(machine: Machine, agreement: GossipAgreement, peer: PeerId) -> Sent:
-    """It raises the ballots that the others have promised to numbers that lie too far apart for one of them to be heard by the
-    next: none can begin a ballot that is higher than all, and that all take for possible."""
+    """Raise the ballots that the others have promised to numbers too far apart for the next to hear of the one before: nobody
+    can begin a ballot that is higher than all and that all consider possible."""
     slot = agreement.consensus.slot
     roster = [name for name in slot.roster if name != machine.peer]
     steps = 2 * roster.index(peer) if peer in roster else 0
@@ -457,8 +458,9 @@ def parts_ballots(machine: Machine, agreement: GossipAgreement, peer: PeerId) ->
 
 
 def parts_proposals(*, is_announced: bool = False) -> Outgoing:
-    """It raises what the others have promised before they propose. Then it sends each member proposals of its own, of ever
-    higher ballots, so that none has the acks of a majority; `is_announced`: and claims for each that it has."""
+    """Make a strategy that raises what the others have promised before they propose, and then sends each member proposals of
+    its own, of ever higher ballots, so that none has the acks of a majority. `is_announced`: it also claims for each proposal
+    that it has them."""
 
     @_begins_no_ballot
     @with_heartbeats
@@ -469,7 +471,7 @@ def parts_proposals(*, is_announced: bool = False) -> Outgoing:
             return ()
 
         def ballot(seconds: float) -> Ballot:
-            """As high as honest members take for possible."""
+            """Return the highest ballot that honest members consider possible."""
             open_seconds = machine.clock() + seconds - consensus._opened_at
             return Ballot(attempt=MAX_BALLOT_JUMP // 2 + int(1000 * open_seconds) + roster.index(peer), peer=machine.peer)
 
@@ -491,7 +493,7 @@ def parts_proposals(*, is_announced: bool = False) -> Outgoing:
 
 
 def reports_otherwise_to_each(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Each member gets as many versions of its report as are kept unasked, and none that another one gets."""
+    """Send each member as many versions of its report as are kept unasked, each to one member only."""
     own = [s for s in message.reports if s.report.peer == machine.peer] if isinstance(message, Supply) else []
     if not own or not isinstance(message, Supply):
         return at_once(message)
@@ -505,12 +507,12 @@ def reports_otherwise_to_each(machine: Machine, peer: PeerId, message: object) -
 
 @as_proposer
 def evicts_the_living(machine: Machine, consensus: Consensus, value: Value) -> Value:
-    """Takes members off the roster which live (review B9)."""
+    """Take live members off the roster (review B9)."""
     return replace(value, departed=tuple(name for name in consensus.slot.roster if name != machine.peer)[:2])
 
 
 def seats(*requests: JoinRequest) -> Outgoing:
-    """Proposes, where it proposes, join requests of peers that asked once and are not there any more (review B11)."""
+    """Make a strategy that proposes join requests of peers that asked once and are gone (review B11)."""
 
     @as_proposer
     def seated(_machine: Machine, consensus: Consensus, value: Value) -> Value:
@@ -520,7 +522,7 @@ def seats(*requests: JoinRequest) -> Outgoing:
 
 
 def votes_for_both(machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """In every slot it accepts and votes for what it is asked to, and for a value of its own, signed as it should be."""
+    """Accept and vote in every slot both for what the member is asked to and for a value of its own, correctly signed."""
     if not isinstance(message, Vote):
         return at_once(message)
     return at_once(message, signed_by(machine.peer, replace(message, value=hashed("another", message.parent))))
@@ -528,7 +530,7 @@ def votes_for_both(machine: Machine, _peer: PeerId, message: object) -> Sent:
 
 @dataclass
 class Replays:
-    """Sends again, round after round, what it sent before: signed by itself, of old slots, rounds, ballots and lives."""
+    """Sends again, round after round, its own earlier messages: of old slots, rounds, ballots and lives."""
 
     random: Random
     num_kept: int = 400
@@ -542,7 +544,7 @@ class Replays:
 
 
 def comes_and_goes(machine: Machine, peer: PeerId, message: object) -> Sent:
-    """Sends its leave message and takes it back, every few seconds, to some only."""
+    """Send a leave message and take it back, every few seconds, to some members only."""
     if not isinstance(message, Heartbeat) or int(machine.clock()) % 4 or int(hashed(peer), 16) % 2:
         return at_once(message)
     leave = Leave(peer=machine.peer, run=machine.genesis.run, beat=message.beat, signature="")
@@ -550,18 +552,18 @@ def comes_and_goes(machine: Machine, peer: PeerId, message: object) -> Sent:
 
 
 def is_deaf_to(victim: PeerId) -> Outgoing:
-    """Sends nothing at all to one member, and everything to the others."""
+    """Make a strategy that sends nothing at all to one member, and everything to the others."""
     return lambda _machine, peer, message: () if peer == victim else at_once(message)
 
 
 def supplies_nothing(_machine: Machine, _peer: PeerId, message: object) -> Sent:
-    """Proposes and reports in digests only: requests for the content behind them get no answer."""
+    """Propose and report in digests only: requests for the content behind them get no answer."""
     return () if isinstance(message, Supply) else at_once(message)
 
 
 @with_heartbeats
 def asks_for_everything(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """Pulls the largest answers there are, again and again."""
+    """Pull the largest answers there are, again and again."""
     slot = agreement.consensus.slot
     everybody = (1 << len(slot.roster)) - 1
     pulls = [Pull(parent=parent, reporters=everybody) for parent in (slot.digest, slot.ledger.digests[0])]
@@ -570,7 +572,7 @@ def asks_for_everything(_machine: Machine, agreement: GossipAgreement, _peer: Pe
 
 @with_heartbeats
 def ends_the_run(_machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
-    """It has carried out the newest plan as the last one."""
+    """Claim to have carried out the newest plan as the last one."""
     return at_once(RunComplete(plan=agreement.consensus.slot.digest))
 
 
@@ -582,13 +584,13 @@ def _sign(machine: Machine) -> Callable[[bytes], str]:
 
 
 def names_a_small_state(report: Report) -> Report:
-    """A state of its own, whose digest is smaller than any honest one (review B3)."""
+    """Name a state of its own, whose digest is smaller than any honest one (review B3)."""
     dead = DEAD_STATE
     return replace(report, instances=tuple(replace(item, state_digest=dead, digest=dead) for item in report.instances))
 
 
 def names_many_branches(report: Report) -> Report:
-    """As many lost histories as a report may name, all with one state (review B4)."""
+    """Name as many lost histories as a report may, all with one state (review B4)."""
     branches = tuple(
         BranchState(
             fork=report.plan,
@@ -605,7 +607,7 @@ def names_many_branches(report: Report) -> Report:
 
 
 def is_as_large_as_it_can_be(report: Report) -> Report:
-    """Every list as long as the border allows (review B10)."""
+    """Fill every list to the length that the border allows (review B10)."""
     verdict = ProbeVerdict(
         sources=tuple(InstanceId(number) for number in range(MAX_INSTANCES)),
         target=InstanceId(0),
@@ -616,13 +618,13 @@ def is_as_large_as_it_can_be(report: Report) -> Report:
 
 
 EXTREMES = (0.0, -0.0, 5e-324, 1e-300, 1e-30, 1.0, 1e30)
-"""Numbers that the border accepts where it accepts any."""
+"""Numbers that the border accepts wherever it accepts any."""
 COUNTS = (0, 1, 1 << 31, 1 << 62)
 
 
 @dataclass
 class ReportsExtremes:
-    """Every number of a report is one of the least, or the largest, that the border accepts; drawn anew each round."""
+    """Replaces every number of a report by one of the least, or the largest, that the border accepts; drawn anew each round."""
 
     random: Random
 
@@ -666,11 +668,11 @@ class ReportsExtremes:
 
 
 def claims_all_speed(report: Report) -> Report:
-    """It is as fast as the border allows, and its uplink too."""
+    """Claim the speed and the uplink of the fastest device that the border allows."""
     capacity = replace(report.capacity, samples_per_second=1e30, upload_bytes_per_second=1e30, micro_batch_limit=1 << 30)
     return replace(report, capacity=capacity)
 
 
 def claims_no_speed(report: Report) -> Report:
-    """It is the slowest device that the border allows, so that everybody waits for it."""
+    """Claim to be the slowest device that the border allows, so that everybody waits for it."""
     return replace(report, capacity=replace(report.capacity, samples_per_second=1e-300, upload_bytes_per_second=1e-300))

@@ -1,8 +1,9 @@
-"""Attacks on a run whose seats cost computing: floods of proofs of work that are none, and proofs that are borrowed, saved up,
-shown everywhere, or of a banned name. Scenarios of the simulated world, at a price of six attempts.
+"""Attacks on a run whose seats cost computing: floods of false proofs of work, and proofs that are borrowed, saved up, shown
+everywhere, or of a banned name. Scenarios of the simulated world, at a price of six attempts.
 
-In each of them an honest newcomer pays and asks for a seat. An attempt takes microseconds here, not 10 ms (`QUICK`): what the
-peers spend is counted in attempts. Each machine remembers the proofs that it checked itself, as a process of its own does.
+In each of them an honest newcomer pays and asks for a seat. An attempt takes microseconds here, not 10 ms (`QUICK`), so the
+cost of the peers is counted in attempts. Each machine remembers the proofs that it checked itself, as a process of its own
+does.
 """
 
 from collections import OrderedDict, deque
@@ -43,30 +44,30 @@ QUICK = 2, 1
 PAID = Setting(admission="work")
 LONG = replace(PAID, rounds=PROOF_ROUNDS + 12)
 NEWCOMER, NEWCOMER_AT = name_of(PAID.peers), 35.0
-"""An honest one, and when it comes, in virtual seconds."""
+"""An honest newcomer, and when it comes, in virtual seconds."""
 FLOOD_SECONDS = 80.0
 FLOODED = replace(PAID, faults=Faults(loss=LOSS, delay_seconds=(0.02, 0.5), faults_end_at=FLOOD_SECONDS))
-"""Messages of one wake arrive one after another until the next: a peer is never without the flood for long."""
+"""The messages of one wake arrive one after another until the next, so no peer is without the flood for long."""
 MOST_TRIED = 64
-"""Solutions of a puzzle, of which one is likely to solve no other."""
+"""The solutions of a puzzle that are tried, one of which is likely to solve no other."""
 PROOFS_PER_BEAT = 4
 STOCK = 64
-"""False proofs that a flood shows, the newest ones: a peer that found one false spends nothing on it again."""
+"""The false proofs that a flood shows, the newest ones: a peer spends nothing again on a proof that it found false."""
 GHOST = stranger_names(2)[1]
-"""In whose name a member passes on false proofs."""
+"""The name under which a member passes on false proofs."""
 
 
 # --- proofs ----------------------------------------------------------------------------------------------------------
 
 
 def puzzle_of(ledger: Ledger, name: PeerId, *, back: int = 0) -> Puzzle:
-    """What the name has to solve by the newest plan, or by the one so many before it, or the first."""
+    """Return what the name has to solve by the newest plan, by the plan `back` plans before it, or by the first one."""
     plan, back = ledger.plans[-1], min(back, len(ledger.digests) - 1)
     return Puzzle(run=plan.run, peer=name, plan=ledger.digests[-1 - back], round=plan.round - back, price=plan.price)
 
 
 def solution(puzzle: Puzzle, *, others: Collection[Puzzle] = ()) -> ProofOfWork:
-    """One that solves none of the others, unless they are the same puzzle."""
+    """Return a solution that solves none of the others, unless they are the same puzzle."""
     found = (nonce for nonce in count() if puzzle.attempt(nonce))
     for nonce in islice(found, MOST_TRIED):
         if not any(other.attempt(nonce) for other in others):
@@ -88,7 +89,7 @@ def false_proof(puzzle: Puzzle, chance: Random) -> ProofOfWork:
 
 
 def foreign(at: Aim) -> ProofOfWork:
-    """Found for another name."""
+    """Return a proof that was found for another name."""
     own = puzzle_of(at.ledger, at.me)
     other = next(name for name in at.port.names if name != at.me)
     return solution(replace(own, peer=other), others=[own])
@@ -100,18 +101,18 @@ def of_another_run(at: Aim) -> ProofOfWork:
 
 
 def of_an_old_plan(at: Aim) -> ProofOfWork:
-    """Found for the first plan, and shown as one for the newest."""
+    """Return a proof that was found for the first plan, and is shown as one for the newest."""
     own = puzzle_of(at.ledger, at.me)
     return solution(replace(own, plan=at.ledger.digests[0]), others=[own]) if own.round else forged(at)
 
 
 def of_a_round_to_come(at: Aim) -> ProofOfWork:
-    """So far ahead that no peer has its plan: for the next one any nonce may be a proof by luck."""
+    """Return a proof so far ahead that no peer has its plan; for the next plan any nonce may be a proof by luck."""
     return replace(forged(at), round=at.plan.round + PROOF_ROUNDS)
 
 
 def borrowed(at: Aim) -> ProofOfWork:
-    """That of a member, as the ledger has it."""
+    """Return the proof of a member, as the ledger has it."""
     shown = [join.ticket for entry in at.ledger.entries for join in entry.value.joined]
     for proof in shown:
         if isinstance(proof, ProofOfWork):
@@ -126,7 +127,7 @@ def _saved_up(first: Puzzle) -> ProofOfWork:
 
 
 def saved_up(at: Aim) -> ProofOfWork:
-    """Found for the first plan, and shown for as long as the run lasts."""
+    """Return a proof that was found for the first plan, and is shown for as long as the run lasts."""
     return _saved_up(puzzle_of(at.ledger, at.me, back=len(at.ledger.digests)))
 
 
@@ -134,17 +135,17 @@ def saved_up(at: Aim) -> ProofOfWork:
 
 
 def false_request(name: PeerId, sign: Callable[[bytes], str], ledger: Ledger, chance: Random) -> JoinRequest:
-    """With a nonce that nobody has checked yet, and that is no proof."""
+    """Return a join request with a nonce that nobody has checked yet and that is no proof."""
     ticket = false_proof(puzzle_of(ledger, name), chance)
     return strangers.join_request(name, sign, ledger.plans[-1], beat=1, ticket=ticket)
 
 
 @dataclass(slots=True)
 class FalseProofs:
-    """A deed against all peers at once: requests to join whose proofs have to be checked, and are none."""
+    """A deed against all peers at once: join requests whose proofs have to be checked, and are false."""
 
     per_wake: int = PROOFS_PER_BEAT
-    """New ones."""
+    """New false proofs per wake."""
     beats: int = 1
     """Heartbeats to each peer."""
     num_made: int = 0
@@ -164,7 +165,8 @@ class FalseProofs:
 
 
 def passing_on_false_proofs(chance: Random) -> Outgoing:
-    """A member's heartbeats hold new false proofs of a stranger, other ones for each peer, for as long as the flood lasts."""
+    """Return a strategy: the member's heartbeats hold new false proofs of a stranger, different for each peer, for as long as
+    the flood lasts."""
 
     def sends(machine: Machine, _peer: PeerId, message: object) -> Sent:
         is_over = machine.around.queue.now > FLOOD_SECONDS
@@ -178,7 +180,7 @@ def passing_on_false_proofs(chance: Random) -> Outgoing:
 
 
 def by_all_names(deed: Deed) -> Deed:
-    """Each identity does it to the same peer, at once."""
+    """Return a deed that each identity does to the same peer, at once."""
 
     def acts(at: Aim) -> Sequence[object]:
         for name in at.port.names:
@@ -193,7 +195,8 @@ def by_all_names(deed: Deed) -> Deed:
 
 
 class Checking(GossipAgreement):
-    """Of a machine that remembers the proofs that it checked itself: the simulator has all machines in one process."""
+    """The agreement of a machine that remembers the proofs that it checked itself, although the simulator has all machines in
+    one process."""
 
     def __init__(self, me: PeerId, **arguments: object) -> None:
         super().__init__(me, **arguments)  # type: ignore[arg-type]
@@ -230,18 +233,19 @@ class Paid:
 
     result: Result
     attempts: Mapping[PeerId, int]
-    """Honest founder -> proofs of others that it checked."""
+    """For each honest founder, the number of other peers' proofs that it checked."""
 
     @property
     def plans_to_a_seat(self) -> int | None:
-        """How many plans were made from the newcomer's arrival until the first with a seat for it."""
+        """The number of plans from the newcomer's arrival to the first with a seat for it."""
         arena = self.result.arena
         rounds = [round for round in sorted(arena.entries) if min(arena.decided[round]) >= NEWCOMER_AT]
         waits = (n for n, round in enumerate(rounds, 1) if NEWCOMER in roster_of(arena.entries[round].plan))
         return next(waits, None)
 
     def keeps_the_newcomer_out(self, most_plans: int = SEAT_PLANS) -> str:
-        """By default where it waits for longer than the simulator allows without any attack."""
+        """Return the problem where the newcomer waits for longer than this; by default longer than the simulator allows without
+        any attack."""
         waited = self.plans_to_a_seat
         if waited is None:
             return "a newcomer that paid got no seat"
@@ -273,10 +277,11 @@ def seats_of_strangers(seated: Collection[PeerId]) -> str:
 
 
 def flooded(*, by_member: bool) -> Play:
-    """All that strangers make a peer check is bounded, and so is what a member adds to it; the newcomer gets its seat."""
+    """Check that the proofs that strangers and a member can make a peer check are bounded, and that the newcomer gets its
+    seat."""
     least = 0.8 * (STRANGER_CHECKS + STRANGER_CHECKS_PER_SECOND * FLOOD_SECONDS)
     most = STRANGER_CHECKS + STRANGER_CHECKS_PER_SECOND * FLOOD_SECONDS + 2 * FLOODED.rounds
-    """With the newcomer's proofs, and one false one of a member for each plan."""
+    """The bound, with the newcomer's proofs, and one false proof of a member for each plan."""
 
     def play(seed: int) -> Outcome:
         flood = FalseProofs(beats=8)
@@ -301,7 +306,7 @@ LIES = (none_at_all, forged, foreign, of_another_run, of_an_old_plan, of_a_round
 
 
 def replayed(seed: int) -> Outcome:
-    """Proofs for other names, runs and plans, also the one by which the newcomer got its seat."""
+    """Show proofs for other names, runs and plans, also the one by which the newcomer got its seat."""
     attackers = Strangers(deeds=[knocking(lie) for lie in LIES], names=stranger_names(3))
     fought = paid(seed, replace(PAID, rounds=16), attackers)
     return judged(
@@ -354,7 +359,7 @@ def one_proof_in_many_places(seed: int) -> Outcome:
 
 
 def proofs_of_a_banned_name(seed: int) -> Outcome:
-    """A name that paid is banned, and shows a new proof for each plan; once the ban is lifted, the last one of before."""
+    """A banned name that paid shows a new proof for each plan; once the ban is lifted, it shows the last earlier one."""
     (banned,) = stranger_names(1)
     kept: list[ProofOfWork] = []
 

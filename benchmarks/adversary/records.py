@@ -1,4 +1,4 @@
-"""Attacks on the DHT, through the classes that stand at its border: requests without measure, and records that hide others."""
+"""Attacks on the DHT, through the classes at its border: requests without measure, and records that hide others."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ LIFE_SECONDS, LONGER_SECONDS = 120.0, 3000.0
 
 
 def _record(identity: Identity, expiration: float, *, address_chars: int = 0) -> bytes:
-    """As the DHT stores it."""
+    """Return a record as the DHT stores it."""
     record = PeerRecord(
         run=RUN,
         peer=identity.peer_id,
@@ -39,8 +39,8 @@ def _record(identity: Identity, expiration: float, *, address_chars: int = 0) ->
 
 
 def large_requests() -> dict[str, Any]:
-    """That hivemind answers, each for seconds or minutes, and this project does not. The second would be found in place of what
-    is stored."""
+    """Return requests that hivemind answers, each for seconds or minutes, and this project does not. The second would be found
+    in place of stored data."""
     until = time.time() + LIFE_SECONDS
     records = DictionaryDHTValue()
     for number in range(40_000):
@@ -57,7 +57,7 @@ def large_requests() -> dict[str, Any]:
 
 
 def endless_requests(_: int) -> Outcome:
-    """One request of less than a megabyte held up an event loop for 88 s."""
+    """One request of less than a megabyte once held up an event loop for 88 s."""
     requests = large_requests()
     gate = RequestGate(lambda: 0.0)
     answered = [name for name, request in requests.items() if asyncio.run(gate.validate_request(request))]
@@ -71,7 +71,7 @@ def endless_requests(_: int) -> Outcome:
 
 
 def hidden_records(_: int) -> Outcome:
-    """What a stranger stores under a peer's name, or beside it, so that the peer is not found."""
+    """A stranger stores records under a peer's name, or beside it, so that nobody finds the peer."""
     now, storage = time.time(), BoundedStorage(time.time)
     first = _record(VICTIM, now + LIFE_SECONDS)
     storage.store(KEY, first, now + LIFE_SECONDS, subkey=VICTIM.peer_id)

@@ -33,7 +33,7 @@ from benchmarks.adversary.silence import one_wrong_average
 from benchmarks.adversary.strangers import Aim, Deed, Strangers
 
 ROUNDS_TO_A_BAN = 8
-"""A lie about every average is drawn with a probability of about one half a round, and evidence takes a round to a plan."""
+"""A lie about every average is checked with a probability of about one half a round, and evidence takes a round to a plan."""
 OPEN = Setting(admission="open")
 OPEN_LONG = replace(OPEN, rounds=24)
 LONG_ROUNDS = Setting(
@@ -43,7 +43,7 @@ LONG_ROUNDS = Setting(
 )
 """Longer than a proposer waits for stragglers, and as long as the plans expect by the speeds that machines claim."""
 MOST_VOID = 0.2
-"""Of the rounds that a liar may cost the honest hosts that are all punctual."""
+"""The part of the rounds of punctual honest hosts that a liar may cost."""
 
 
 def by_strangers(deed: Deed) -> Play:
@@ -61,7 +61,7 @@ def by_reducer(hands_out: Callable[[PeerId, object], object], *checks: Check, se
 
 
 def names_no_dead_state(result: Result) -> str:
-    """No plan makes others fetch the liar's state."""
+    """Check that no plan makes others fetch the liar's state."""
     rounds = rounds_where(result, lambda entry: members.DEAD_STATE in {item.state_digest for item in entry.plan.instances})
     return f"plans of rounds {rounds} name the state of the liar" if rounds else ""
 
@@ -72,7 +72,7 @@ def names_no_branch(result: Result) -> str:
 
 
 def holds_most_reports(result: Result) -> str:
-    """Every plan is made of reports of most of the roster, from the first round that can be reported on."""
+    """Check that every plan has reports of most of the roster, from the first round that can be reported on."""
     thin = rounds_where(result, lambda made: made.plan.round >= 2 and 2 * len(made.reports) <= len(made.plan.roster))
     return f"plans of rounds {thin} hold reports of no majority" if thin else ""
 
@@ -83,7 +83,7 @@ def applies_nothing_wrong(result: Result) -> str:
 
 
 def ends_soon(result: Result) -> str:
-    """The liar is banned by evidence, and has spoilt averages of a few rounds only."""
+    """Check that evidence bans the liar soon, so that it spoils the averages of few rounds."""
     liar = name_of(LIAR)
     banned = rounds_where(
         result, lambda entry: any(isinstance(made, WrongSum) and made.subject == liar for made in entry.value.statements)
@@ -106,7 +106,7 @@ def seats_no_ghost(result: Result) -> str:
 
 
 def asks_for_ghosts(at: Aim) -> tuple[object, ...]:
-    """A5: names that ask for seats, are said to live, and never report."""
+    """A5: names ask for seats, are said to live, and never report."""
     beat = strangers.beat(at).beat
     joins = tuple(strangers.join_request(name, partial(at.port.sign, name), at.plan, beat=beat) for name in at.port.names)
     return (strangers.beat(at, joins=joins),)
@@ -115,7 +115,7 @@ def asks_for_ghosts(at: Aim) -> tuple[object, ...]:
 def locked_door(seed: int) -> Outcome:
     """A6: more newcomers ask than a peer remembers; then an honest one comes."""
     flood = strangers.Flood(beats=16)
-    # ghosts are not let in: the author's run is ticketed; the honest newcomer is a founder whose disk is new
+    # Ghosts are not let in, because the author's run is ticketed; the honest newcomer is a founder whose disk is new.
     attackers = Strangers(deeds=(flood,), until=40.0)
     faults = Faults(loss=LOSS, faults_end_at=60.0, crashes=2)
     result = fight(seed, Setting(faults=faults), adversary=attackers)
@@ -123,7 +123,7 @@ def locked_door(seed: int) -> Outcome:
 
 
 def pulls(seed: int) -> Outcome:
-    """A8: small questions with large answers."""
+    """A8: small questions have large answers."""
     attackers = Strangers(deeds=(strangers.pulls_and_pings,))
     result = fight(seed, Setting(), adversary=attackers)
     answered = sum(isinstance(answer, Entries) for answer in attackers.answers)
@@ -138,7 +138,7 @@ def is_slow(arena: Arena) -> None:
 
 
 def seats_old_requests(seed: int) -> Mapping[int, Liar]:
-    """B11: a proposer seats names that asked once, were let in, and are not there."""
+    """B11: a proposer seats names that asked once, were let in, and are gone."""
     del seed
     plan = Arena(0, OPEN, Parts()).genesis
     requests = (strangers.join_request(name, partial(sign, name), plan, beat=10**7) for name in stranger_names(2))

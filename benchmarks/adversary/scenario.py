@@ -23,11 +23,11 @@ class Outcome:
 
 
 Play = Callable[[int], Outcome]
-"""It gets the seed."""
+"""Plays the attack with a seed."""
 Check = Callable[[Result], str]
-"""What else went wrong; empty where nothing did."""
+"""Returns what else went wrong; empty where nothing did."""
 LIAR = 1
-"""Number of the founder that lies, where one does. It votes, proposes and reduces in full."""
+"""The number of the founder that lies, where one does. It votes, proposes and reduces in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,13 @@ class Scenario:
     name: str
     play: Play
     finding: str = ""
-    """Of the review; empty for a variant that is not in it."""
+    """The finding of the review; empty for a variant that is not in it."""
     gap: str = ""
     """Why the run is known not to withstand it; empty where it does."""
 
     def verdict(self, outcome: Outcome) -> Literal["pass", "open", "FAIL", "shut"]:
-        """open: it succeeds, as is known. shut: it is known to succeed, and did not, so its mark as a gap is wrong by now."""
+        """Return the verdict. open: the attack succeeds, as is known. shut: an attack that is known to succeed did not, so its
+        mark as a gap is out of date."""
         if self.gap:
             return "shut" if outcome.has_passed else "open"
         return "pass" if outcome.has_passed else "FAIL"
@@ -54,8 +55,8 @@ def played(
     prepare: Callable[[Arena], None] = lambda _: None,
     is_idle_wrong: bool = False,
 ) -> Play:
-    """An attack by members and strangers, who are made anew for each seed where they remember anything. `is_idle_wrong`: it
-    counts as withstood only where something was sent that the protocol does not have."""
+    """Return an attack by members and strangers, which are made anew for each seed if they are given as functions.
+    `is_idle_wrong`: the attack counts as withstood only if it sent something that the protocol does not have."""
 
     def play(seed: int) -> Outcome:
         counted = Counter[str]()
@@ -72,7 +73,7 @@ def played(
 
 
 def _counting(liar: Liar, counted: Counter[str]) -> Liar:
-    """The same; what it did otherwise than an honest member is counted."""
+    """Return the same liar, and count what it does otherwise than an honest member."""
 
     def sends(machine: Machine, peer: PeerId, message: object) -> Sent:
         sent = liar.sends(machine, peer, message)
@@ -104,24 +105,25 @@ def by_reports(alters: Callable[[Report], Report], *checks: Check, setting: Sett
 
 
 def rounds_where(result: Result, holds: Callable[[LedgerEntry], object]) -> list[int]:
-    """Of the plans that honest peers followed."""
+    """Return the rounds of the plans that honest peers followed and for which this holds."""
     return [round for round, entry in sorted(result.arena.entries.items()) if holds(entry)]
 
 
 def let_in(result: Result) -> set[PeerId]:
-    """Identities of strangers that ever had a seat."""
+    """Return the identities of strangers that ever had a seat."""
     return {peer for entry in result.arena.entries.values() for peer in roster_of(entry.plan) if peer.startswith("x")}
 
 
 def judged(result: Result, *problems: str, sent: str) -> Outcome:
-    """The outcome of a fight; `problems` are what else went wrong, empty where nothing did."""
+    """Return the outcome of a fight; `problems` say what else went wrong, and are empty where nothing did."""
     wrong = "; ".join(filter(None, problems))
     happened = f"{wrong}; {result}" if wrong else str(result)
     return Outcome(sent=sent, happened=happened, has_passed=not result.problem and not wrong)
 
 
 def named(scenarios: Iterable[Scenario], names: Iterable[str]) -> list[Scenario]:
-    """Those whose name or finding is among `names`; all where there are none. Raises KeyError for a name that is unknown."""
+    """Return the scenarios whose name or finding is among `names`; all where `names` is empty. Raises KeyError for an unknown
+    name."""
     known = list(scenarios)
     asked = list(names)
     for name in asked:

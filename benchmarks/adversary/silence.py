@@ -1,4 +1,4 @@
-"""Reducers that lie and show nobody what would prove it, and complaints without a cause: scenarios of the simulated world."""
+"""Reducers that lie and show nobody the proof, and complaints without a cause: scenarios of the simulated world."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,29 +17,30 @@ from benchmarks.adversary.scenario import Play, Scenario, played
 
 FIVE = Setting(rounds=14)
 SEVEN = Setting(peers=7, rounds=16, rules=replace(small_rules(7, 16), instances=InstanceRules(count=1, start="same")))
-"""One instance, so that three liars of seven are a minority of its hosts."""
+"""A setting with one instance, so that three liars of seven are a minority of its hosts."""
 ROUNDS_TO_A_SUSPENSION = 12
-"""A part of a reducer that lies about all of them is drawn by one host or another in about every second round. Complaints
-take three rounds to a plan; then all look at that reducer, and after two averages more, and three rounds, it is suspended."""
+"""About every second round some host draws a part of a reducer that lies about all parts. Complaints take three rounds to a
+plan; then all look at that reducer, and after two averages more, and three rounds, it is suspended."""
 VICTIM = 0
-"""Number of the founder that liars complain about; of the lowest name, so it has the first place wherever it is a host."""
+"""The number of the founder that liars complain about. It has the lowest name, so it is first wherever it is a host."""
 
 
 def one_wrong_average(host: PeerId, average: object) -> object:
-    """Of a reducer that returns the same wrong sum to everybody."""
+    """Return the wrong sum that a lying reducer returns to everybody."""
     del host
     return hashed("wrong", average)
 
 
 def silence(setting: Setting, *, reducer: int, silent: int) -> Play:
-    """The reducer lies, and the silent one, which may be the same, shows nobody what it sent to it."""
+    """Return an attack in which the reducer lies, and the silent member, which may be the same, shows nobody what it sent to
+    it."""
     lies = {reducer: one_wrong_average}
     liars = {number: Liar(withholds=number == silent, hands_out=lies.get(number)) for number in (reducer, silent)}
     return played(setting, liars, partial(_ends_soon, silent=silent), suspensions_of_the_honest)
 
 
 def complains(report: Report) -> Report:
-    """Every report complains about one honest host, which shows everything."""
+    """Complain in every report about one honest host, which shows everything."""
     said = Complaint(round=report.round, contributor=VICTIM, reducer=VICTIM)
     return replace(report, instances=tuple(replace(item, complaint=said) for item in report.instances))
 
@@ -50,7 +51,7 @@ def has_complaints(result: Result) -> str:
 
 
 def _suspensions(result: Result) -> dict[PeerId, int]:
-    """Peers, and the round of the first plan in which they are suspended."""
+    """Return the suspended peers, with the round of the first plan that suspends each."""
     found: dict[PeerId, int] = {}
     for round, entry in sorted(result.arena.entries.items()):
         for item in entry.plan.instances:

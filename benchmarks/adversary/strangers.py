@@ -1,4 +1,4 @@
-"""What strangers do: identities without a seat that learn the ledger as anybody can, and send whatever may hurt.
+"""Attacks of strangers: identities without a seat that learn the ledger as anybody can, and send whatever may do harm.
 
 The same deeds run in the simulated world (`arena.py`) and against live nodes (`benchmarks/stranger.py`).
 """
@@ -41,7 +41,7 @@ from adloco_p2p.sim.votes import votes_in
 FORGED_JOINS = 16
 """Join requests in one forged heartbeat."""
 UNASKED_VALUES = 70
-"""More than a slot ever kept (review A3)."""
+"""More values than a slot ever kept (review A3)."""
 FORGED_ROUNDS = 20
 
 
@@ -54,7 +54,7 @@ class Aim:
     victim: PeerId
     ledger: Ledger
     decide: Decide | None = None
-    """The run's planning rule, where the adversary has it: forged plans then follow by it."""
+    """The run's planning rule, if the adversary has it: forged plans then follow from it."""
 
     @property
     def plan(self) -> RoundPlan:
@@ -76,7 +76,7 @@ class Strangers:
     names: tuple[PeerId, ...] = stranger_names(3)
     decide: Decide | None = None
     until: float = 1e18
-    """Virtual seconds; then they fall silent."""
+    """Virtual seconds after which they fall silent."""
     num_sent: int = 0
     answers: list[object] = field(default_factory=list)
     """All that the others sent them."""
@@ -114,7 +114,7 @@ class Strangers:
 def lone_entry(
     me: PeerId, sign: Callable[[bytes], str], ledger: Ledger, decide: Decide | None, *, departs: bool = True
 ) -> tuple[LedgerEntry, Vote]:
-    """An entry that calls all others absent, with one vote: its author's. By the rule, where that is known."""
+    """Return an entry that calls all others absent, with one vote: its author's. It follows the rule, where that is known."""
     parent, digest = ledger.plans[-1], ledger.digests[-1]
     absent = tuple(peer for peer in roster_of(parent) if peer != me)
     departed = absent if departs else ()
@@ -135,7 +135,7 @@ def _sign(at: Aim) -> Callable[[bytes], str]:
 
 
 def takes_over(at: Aim) -> Sequence[object]:
-    """A ledger entry that calls the whole roster absent, and its author the heir; the same as a final value."""
+    """Send a ledger entry that calls the whole roster absent, and its author the heir; the same as a final value."""
     if at.plan.is_last:
         return ()
     entry, vote = lone_entry(at.me, _sign(at), at.ledger, at.decide)
@@ -144,7 +144,7 @@ def takes_over(at: Aim) -> Sequence[object]:
 
 
 def forged_history(me: PeerId, sign: Callable[[bytes], str], genesis: RoundPlan, decide: Decide) -> list[LedgerEntry]:
-    """A chain from the first plan on, with one vote per entry."""
+    """Return a chain from the first plan on, with one vote per entry."""
     known: dict[Digest, LedgerEntry] = {}
     ledger = Ledger(genesis, recall=known.__getitem__)
     while len(ledger.entries) < FORGED_ROUNDS and not ledger.plans[-1].is_last:
@@ -155,7 +155,7 @@ def forged_history(me: PeerId, sign: Callable[[bytes], str], genesis: RoundPlan,
 
 
 def forges_a_history(at: Aim) -> Sequence[object]:
-    """From the first plan on, claiming a billion samples."""
+    """Send a forged history from the first plan on that claims a billion samples."""
     assert at.decide is not None, "this deed needs the rule"
     entries = forged_history(at.me, _sign(at), at.port.genesis, at.decide)
     head = Head(round=entries[-1].plan.round, digest=entries[-1].value.plan, samples=10**9)
@@ -163,7 +163,7 @@ def forges_a_history(at: Aim) -> Sequence[object]:
 
 
 def supplies_unasked_values(at: Aim) -> Sequence[object]:
-    """More values than a slot keeps, of plans that no rule makes."""
+    """Send more values than a slot keeps, of plans that no rule makes."""
     return unasked_values(at.plan.round + 1, at.head.digest)
 
 
@@ -176,7 +176,7 @@ def unasked_values(round: int, parent: Digest) -> Sequence[Supply]:
 
 
 def invents_beats(at: Aim) -> Sequence[object]:
-    """Hearsay about lives that never were, in leaps, and a head that nobody has; the same in a refusal."""
+    """Send hearsay about lives that never were, in leaps, and a head that nobody has; the same in a refusal."""
     roster = roster_of(at.plan)
     head = Head(round=at.plan.round + 50, digest=hashed("forged", at.plan.round), samples=10**12)
     leaps = (
@@ -189,7 +189,7 @@ def invents_beats(at: Aim) -> Sequence[object]:
 
 
 def says_farewell_for_others(at: Aim) -> Sequence[object]:
-    """In the name of a member, with a signature of one's own."""
+    """Send a leave message in the name of a member, with a signature of one's own."""
     named = at.port.random.choice(roster_of(at.plan))
     leave = Leave(peer=named, run=at.plan.run, beat=10**15, signature="")
     return (replace(leave, signature=at.port.sign(at.me, leave.payload)),)
@@ -206,7 +206,8 @@ def begins_ballots(at: Aim) -> Sequence[object]:
 
 
 def meddles_with_averages(at: Aim) -> Sequence[object]:
-    """Of instances and rounds that the sender has no part in; and a message that it has ended the run."""
+    """Send messages about averages of instances and rounds in which the sender has no part, and a message that it has ended the
+    run."""
     instance = at.port.random.choice(at.plan.instances).instance
     round, members = at.plan.round, roster_of(at.plan)
     return (
@@ -223,7 +224,7 @@ def _ghost(name: str) -> PeerId:
 
 
 def floods_the_door(at: Aim) -> Sequence[object]:
-    """Join requests of names that do not exist, which nobody signed."""
+    """Send join requests of names that do not exist, which nobody signed."""
     unsigned = join_request(at.me, _sign(at), at.plan, beat=1)
     joins = tuple(
         replace(unsigned, peer=_ghost(f"{at.port.random.randrange(10**9)}"), signature="0" * 128) for _ in range(FORGED_JOINS)
@@ -233,7 +234,7 @@ def floods_the_door(at: Aim) -> Sequence[object]:
 
 @dataclass(slots=True)
 class Flood:
-    """Signed join requests of ever new names: a deed of so many heartbeats."""
+    """A deed of several heartbeats with signed join requests of ever new names."""
 
     beats: int
     num_names: int = 0
@@ -248,14 +249,14 @@ class Flood:
 
 
 def pulls_and_pings(at: Aim) -> Sequence[object]:
-    """Small questions with large answers, for oneself and through others."""
+    """Send small questions with large answers, for oneself and through others."""
     ping = Ping(target=at.victim, is_relayed=False)
     relayed = Ping(target=at.port.random.choice(roster_of(at.plan)), is_relayed=True)
     return (*[PullEntries(locator=(at.ledger.digests[0],))] * 10, *[ping] * 5, *[relayed] * 5, beat(at))
 
 
 def breaks_collections(at: Aim) -> Sequence[object]:
-    """Entries that leave the victim's ledger somewhere and are worth nothing."""
+    """Send entries that leave the victim's ledger somewhere and are worth nothing."""
     if len(at.ledger.entries) < 2:
         return ()
     entry = at.port.random.choice(at.ledger.entries)
@@ -274,11 +275,11 @@ ALL: tuple[Deed, ...] = (
     pulls_and_pings,
     breaks_collections,
 )
-"""Those that need no more than the ledger."""
+"""The deeds that need no more than the ledger."""
 
 
 def beat(at: Aim, *, head: Head | None = None, heard: tuple[int, ...] = (), joins: tuple[JoinRequest, ...] = ()) -> Heartbeat:
-    """A heartbeat of the stranger; it has the newest roster."""
+    """Return a heartbeat of the stranger, which has the newest roster."""
     count = BEATS_PER_INCARNATION + int(1000 * at.port.now())
     return Heartbeat(beat=count, roster=at.head.digest, heard=heard, head=head or at.head, have=0, joins=joins)
 
@@ -286,6 +287,6 @@ def beat(at: Aim, *, head: Head | None = None, heard: tuple[int, ...] = (), join
 def join_request(
     me: PeerId, sign: Callable[[bytes], str], plan: RoundPlan, *, beat: int, ticket: Ticket | ProofOfWork | None = None
 ) -> JoinRequest:
-    """`plan`: the newest one that is known."""
+    """Return a signed join request. `plan`: the newest known one."""
     unsigned = JoinRequest(peer=me, run=plan.run, capacity=CAPACITY, beat=beat, round=plan.round, ticket=ticket, signature="")
     return replace(unsigned, signature=sign(unsigned.payload))

@@ -32,7 +32,7 @@ from benchmarks.adversary.scenario import (
 from benchmarks.adversary.strangers import Aim, Deed, Strangers
 
 SEVEN = Setting(peers=7, rules=replace(small_rules(7, 10), instances=InstanceRules(count=1, start="same")))
-"""One instance, so that the honest hosts are a majority of its hosts."""
+"""A setting with one instance, so that the honest hosts are a majority of its hosts."""
 CRASHES = Setting(faults=Faults(loss=LOSS, crashes=4, faults_end_at=60.0))
 PARTED = Setting(faults=Faults(loss=LOSS, partition_at=25.0, partition_seconds=30.0, faults_end_at=70.0))
 MERGING = Setting(
@@ -45,7 +45,7 @@ MERGING = Setting(
 
 
 def mixed(setting: Setting, liars: Mapping[int, Outgoing], *deeds: Deed) -> Play:
-    """Liars, and strangers with these deeds; with all where none is named."""
+    """Return an attack by liars, and by strangers with these deeds, or all deeds where none is named."""
     made = {number: Liar(sends=sends) for number, sends in liars.items()}
     return played(setting, made, strangers=lambda: Strangers(deeds=deeds))
 
@@ -54,7 +54,7 @@ def mixed(setting: Setting, liars: Mapping[int, Outgoing], *deeds: Deed) -> Play
 
 
 def one_ticket_many_places(seed: int) -> Outcome:
-    """A link of one seat is used by six identities at six members at once."""
+    """Six identities use a link of one seat at six members at once."""
     attackers = Strangers(deeds=(knocking(invitation(1)),), names=stranger_names(6))
     result = fight(seed, Setting(rounds=24), adversary=attackers)
     seated = let_in(result)
@@ -94,7 +94,7 @@ def revoked_in_a_race(seed: int) -> Outcome:
 
 
 def ghosts_of_a_link(num_names: int) -> Play:
-    """Identities with seats of one link, among five hosts: they never report, and plans give them instances to hold."""
+    """Identities with seats of one link, among five hosts, never report, and plans give them instances to hold."""
     deeds, names = (knocking(invitation(50)),), stranger_names(num_names)
     return played(Setting(rounds=24), {}, strangers=lambda: Strangers(deeds=deeds, names=names))
 
@@ -166,7 +166,7 @@ def farewells_of_former_lives(seed: int) -> Outcome:
 
 
 def odd_order(seed: int) -> Outcome:
-    """To members that crash and start again a member serves entries backwards, doubled, and with gaps."""
+    """A member serves entries backwards, doubled, and with gaps to members that crash and start again."""
     chance = Random(seed)
 
     def shuffles(_machine: Machine, _peer: PeerId, message: object) -> Sent:
@@ -180,7 +180,7 @@ def odd_order(seed: int) -> Outcome:
 
 
 def legal_giants(at: Aim) -> tuple[object, ...]:
-    """Messages as long as the border allows, of strangers."""
+    """Send messages of strangers that are as long as the border allows."""
     beat = strangers.beat(at)
     request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat)
     statements = tuple(statement("ban", PeerId("y" * MAX_PEER_ID_CHARS), serial, signer=at.me) for serial in range(16))
@@ -190,7 +190,7 @@ def legal_giants(at: Aim) -> tuple[object, ...]:
 
 
 def forgotten_half(seed: int) -> Outcome:
-    """Names without number are sent to both sides of a partition, so that each forgets the other's."""
+    """Countless names are sent to both sides of a partition, so that each forgets the names of the other."""
     flood = strangers.Flood(beats=24)
     attackers = Strangers(deeds=(flood,), until=60.0)
     result = fight(seed, replace(PARTED, admission="open"), adversary=attackers)

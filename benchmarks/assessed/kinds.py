@@ -1,4 +1,4 @@
-"""The contributions that are to be told apart: of an honest host, and of hosts that spare themselves the training."""
+"""The kinds of contributions that a score should tell apart: those of an honest host, and of hosts that avoid the training."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from adloco_p2p.numerics.batch import Batch
 from benchmarks.robustness.training import Trainees, schedule_of
 
 KINDS = ("honest", "slow", "shared", "quarter", "elsewhere", "copied", "replayed", "random", "tiny", "zero", "flipped")
-"""As docs/results/robustness.md explains them. `slow` is honest, too: the plan gave it a quarter of the rows."""
+"""The kinds, as docs/results/robustness.md explains them. `slow` is honest, too: the plan gave it a quarter of the rows."""
 QUARTER = 4
-"""Rows over this are the quarter of them that `slow` was given and `quarter` trains on."""
+"""The divisor of the rows: `slow` was given, and `quarter` trains on, the rows over this."""
 _TINY = 0.01
 
 
 class Senders:
-    """n hosts, and each as every kind that trains. Hosts 2k and 2k + 1 are twins: as `shared`, two names of one person."""
+    """n hosts, each as every kind that trains. Hosts 2k and 2k + 1 are twins: as `shared`, two names of one person."""
 
     def __init__(self, run: RunConfig, *, vocab_size: int, num_hosts: int, batch: int) -> None:
         assert num_hosts % 2 == 0, "every host has a twin"
@@ -28,8 +28,8 @@ class Senders:
     def trained(
         self, outer: torch.Tensor, given: Sequence[Batch], others: Sequence[Batch], number: int
     ) -> dict[str, torch.Tensor]:
-        """Pseudo-gradients [n, P] of round `number` from `outer` [P]: trained on the rows that the plan gave each host, on
-        every other row of both twins, on the first quarter of the rows given, and on as many others."""
+        """Return the pseudo-gradients [n, P] of round `number` from `outer` [P] by kind: trained on the rows that the plan gave
+        each host, on every other row of both twins, on the first quarter of the given rows, and on as many other rows."""
         rows = {
             "honest": list(given),
             "shared": [woven(given[host], given[host ^ 1]) for host in range(len(given))],
@@ -46,7 +46,7 @@ class Senders:
 def of_all_kinds(
     host: int, trained: dict[str, torch.Tensor], before: torch.Tensor, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """What `host` has to send as each kind: [P] each. `before`: [P], the average of the round before."""
+    """Return what `host` would send as each kind: [P] each. `before`: [P], the average of the round before."""
     honest = trained["honest"]
     norm = honest[host].norm()
     noise = torch.randn(honest.shape[1], generator=generator)
@@ -75,6 +75,6 @@ def picked(rows: Batch, places: torch.Tensor) -> Batch:
 
 
 def woven(ours: Batch, theirs: Batch) -> Batch:
-    """The rows of even places of both, in turn: as many as one has."""
+    """Return the rows at even places of both, in turn: as many as each of them has."""
     count = ours.num_samples
     return picked(joined(ours, theirs), torch.arange(0, 2 * count, 2).view(2, -1).T.flatten())

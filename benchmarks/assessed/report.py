@@ -1,4 +1,4 @@
-"""Tables of docs/results/robustness.md from records: how far apart the kinds are, and how soon they are told apart."""
+"""Tables of docs/results/robustness.md from records: how far apart the kinds are, and how soon a score tells them apart."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from benchmarks.method.store import RESULTS, pack, records_by_key
 
 Record = dict[str, Any]
 KEPT = RESULTS / "assessed.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 CELLS = {
     "4 hosts, H 16, 2 rows a step": Cell(hosts=4, inner_steps=16, batch=2),
     "4 hosts, H 16, 8 rows": Cell(hosts=4, inner_steps=16, batch=8),
@@ -26,14 +26,14 @@ CELLS = {
     "the same, `int8`": Cell(codec="int8"),
     "the same, `sign`": Cell(codec="sign"),
 }
-"""By the name of their column."""
+"""The cells by the name of their column."""
 PLAIN, ADJUSTED, WEIGHT = range(3)
-"""Places in what a record has of one contribution."""
+"""Places in the record of one contribution."""
 SCORES, PART = 4, 1 / 3
-"""A rule without a calibration: a host is idle whose last scores, so many, are on average below this part of what
-an honest host has."""
+"""A rule without a calibration: a host is idle if the mean of its last scores, so many, is below this part of an honest host's
+mean."""
 FALSE_ALARM, MISSED = 1e-3, 0.05
-"""Of honest hosts that are taken for the kind, and of the kind that is taken for honest."""
+"""The rate of honest hosts that are taken for the kind, and the rate of the kind that is taken for honest."""
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
@@ -44,7 +44,7 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def tables(records: Sequence[Record]) -> dict[str, list[str]]:
-    """By the marks of their places."""
+    """Return the tables by the marks of their places."""
     found = {name: [record for record in records if Cell(**record["cell"]) == cell] for name, cell in CELLS.items()}
     found = {name: some for name, some in found.items() if some}
     return {
@@ -57,7 +57,7 @@ def tables(records: Sequence[Record]) -> dict[str, list[str]]:
 
 
 def honest_table(found: Mapping[str, Sequence[Record]]) -> list[str]:
-    """Of honest hosts: what adjusting gains, and how the score changes in a run."""
+    """Return the table of honest hosts: what adjusting gains, and how the score changes in a run."""
     lines = _head(["swarm", "seeds, scores", "not adjusted", "adjusted", "rounds 2 to 4", "last three rounds", "least"])
     for name, some in found.items():
         pairs = [zip(record["rounds"], record["honest"], strict=True) for record in some]
@@ -71,7 +71,7 @@ def honest_table(found: Mapping[str, Sequence[Record]]) -> list[str]:
 
 
 def third_table(found: Mapping[str, Sequence[Record]]) -> list[str]:
-    """How many hosts of each kind the rule without a calibration takes for idle."""
+    """Return the table of how many hosts of each kind the rule without a calibration takes for idle."""
     kinds = ("honest", "slow", "copied", "replayed", "quarter", "shared")
     lines = _head(["swarm", *(f"`{kind}`" for kind in kinds)])
     for name, some in found.items():
@@ -82,20 +82,21 @@ def third_table(found: Mapping[str, Sequence[Record]]) -> list[str]:
 
 
 def _root_rows(cell: Cell, kind: str) -> float:
-    """A score over this is an effect in standard deviations of a row: it does not grow with the rows that were looked at."""
+    """Return the divisor that turns a score into an effect in standard deviations of a row, which does not grow with the number
+    of rows that were looked at."""
     given = min(cell.rows, cell.inner_steps * cell.batch // (QUARTER if kind == "slow" else 1))
     return (given * cell.rows / (given + cell.rows)) ** 0.5
 
 
 def below_part(honest: Sequence[float], others: Sequence[float]) -> float:
-    """The share of `others` whose mean of SCORES scores is below PART of the honest mean, by the normal distribution."""
+    """Return the share of `others` whose mean of SCORES scores is below PART of the honest mean, by the normal distribution."""
     spread = NormalDist(fmean(others), max(1e-9, stdev(others) / SCORES**0.5))
     return spread.cdf(PART * fmean(honest))
 
 
 def assessments(honest: Sequence[float], others: Sequence[float]) -> int | None:
-    """So many scores of one host, by their mean, tell it from an honest one, at the rates above; None where it never is lower.
-    Both means are taken as normal."""
+    """Return how many scores of one host, by their mean, tell it from an honest one, at the rates above; None where its mean is
+    never lower. Both means are taken as normal."""
     apart = fmean(honest) - fmean(others)
     if apart <= 0:
         return None
@@ -105,7 +106,8 @@ def assessments(honest: Sequence[float], others: Sequence[float]) -> int | None:
 
 
 def rounds_until(count: int, hosts: int) -> int:
-    """Rounds after which one of `hosts`, of which each round draws one, was drawn `count` times with a probability of 95 %."""
+    """Return the number of rounds after which one of `hosts`, of which each round draws one, was drawn `count` times with a
+    probability of 95 %."""
     rounds, p = count, 1 / hosts
     while sum(comb(rounds, k) * p**k * (1 - p) ** (rounds - k) for k in range(count)) > 1 - 0.95:
         rounds += 1

@@ -1,4 +1,4 @@
-"""One run of one cell: real training of honest hosts, and the scores that each kind of contribution would have got."""
+"""One run of one cell: real training of honest hosts, and the scores that each kind of contribution would have had."""
 
 import time
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ from benchmarks.robustness.training import apply_
 
 Record = dict[str, Any]
 ASSESSED = 4
-"""Hosts per round, in turn. Each gives a score of every kind."""
+"""Hosts that are scored per round, in turn, as every kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,11 @@ class Cell:
     codec: str = "float32"
     rounds: int = 16
     rows: int = 64
-    """Of the given rows at most so many are drawn, and exactly so many others."""
+    """The most given rows that are drawn, and exactly the number of other rows."""
 
 
 def settings_of(cell: Cell) -> list[str]:
-    """Beside base.yaml."""
+    """Return the settings beside base.yaml."""
     settings = [f"work.rounds={cell.rounds}", f"work.inner_steps={cell.inner_steps}", f"averaging.codec={cell.codec}"]
     settings += ["batch.test=constant", "inner.batch_scaling=none"]
     if cell.hidden != Cell().hidden:
@@ -58,7 +58,7 @@ def settings_of(cell: Cell) -> list[str]:
 
 
 def key_of(cell: Cell, seed: int) -> str:
-    """Names a run by everything that its result depends on, beside the code."""
+    """Return the key of a run: a digest of everything that its result depends on, except the code."""
     return digest_of({"cell": asdict(cell), "settings": settings_of(cell), "seed": seed, "base": BASE.read_text("utf-8")})
 
 
@@ -94,8 +94,8 @@ class Swarm:
         self._generator = torch.Generator().manual_seed(seed)
 
     def round(self, number: int) -> list[dict[str, list[float]]]:
-        """One round; of every host that is assessed, for every kind: plain score, adjusted score, and the host's weight under
-        `robust` over the mean weight of the others. None in the first round, before which there is no average."""
+        """Do one round. Returns for every scored host and every kind: plain score, adjusted score, and the host's weight under
+        `robust` over the mean weight of the others. Empty in the first round, before which there is no average."""
         hosts, count, rows = self._cell.hosts, self._cell.inner_steps * self._cell.batch, self._cell.rows
         all_given = hosts * count * self._cell.rounds
         places = [(number * hosts + host) * count for host in range(hosts)]
@@ -130,7 +130,7 @@ class Swarm:
         apply_(self.run, self._outer, self._momentum, averaged.vector)
 
     def _weight(self, host: int, vector: torch.Tensor, sent: torch.Tensor) -> float:
-        """What `robust` gives to `vector` [P] in the host's place, over the mean of what it gives to the others."""
+        """Return the weight that `robust` gives to `vector` [P] in the host's place, over the mean weight of the others."""
         decoded = [(vector if other == host else one).numpy() for other, one in enumerate(sent)]
         ones, steps = [1] * len(decoded), [self._cell.inner_steps] * len(decoded)
         given = rule_named("robust").decide(summed_gram([partial_gram(decoded)], len(decoded)), ones, steps).coefficients
@@ -139,8 +139,8 @@ class Swarm:
     def _scores(
         self, outer: torch.Tensor, kinds: dict[str, torch.Tensor], others: torch.Tensor, rows: Batch
     ) -> dict[str, list[float]]:
-        """The plain score and the adjusted one of every kind on rows of which the last ones are those that nobody has seen.
-        `others` [P]: the mean contribution of the other hosts."""
+        """Return the plain and the adjusted score of every kind, on rows the last of which nobody has seen. `others` [P]: the
+        mean contribution of the other hosts."""
         is_given = np.arange(rows.num_samples) < rows.num_samples - self._cell.rows
         at_start = self._losses(outer, rows)
         common = at_start - self._losses(outer - others, rows)
@@ -152,7 +152,7 @@ class Swarm:
 
     @torch.no_grad()
     def _losses(self, parameters: torch.Tensor, rows: Batch) -> Floats:
-        """[rows]: the mean loss over the predicted tokens of each."""
+        """Return the mean loss of each row over its predicted tokens: [rows]."""
         with self._shell.evaluating(parameters):
             losses = self._shell.token_losses(rows).view(rows.num_samples, -1).sum(dim=1)
         found: Floats = (losses.double() / (rows.labels[:, 1:] != IGNORED_LABEL).sum(dim=1)).numpy()

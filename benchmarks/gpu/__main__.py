@@ -1,4 +1,4 @@
-"""What a GPU does with this node: speed beside a loop of one's own, gaps, memory, precision, several instances, adapters.
+"""Measures this node on a GPU: speed beside a loop of one's own, gaps, memory, precision, several instances, adapters.
 
 python -m benchmarks.gpu --out DIR                     all parts, one after another, a process each; ten minutes on an H200
 python -m benchmarks.gpu --out DIR --only speed gaps
@@ -23,7 +23,7 @@ SECONDS = {
     "documents": 40,
     "determinism": 90,
 }
-"""The most that a part, a module of this package, may take."""
+"""The most seconds that each part, a module of this package, may take."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Fine-tuning within 24 GB of the card: models of the shapes of SmolLM2-135M and Llama 3.2 1B, adapters and whole."""
+"""Fine-tuning within 24 GB of the card: models of the shapes of SmolLM2-135M and Llama 3.2 1B, with adapters and whole."""
 
 import gc
 import tempfile
@@ -36,7 +36,7 @@ ROWS = 32
 
 
 def save(shape: dict[str, Any], folder: str) -> None:
-    """A model of this shape, with random weights."""
+    """Save a model of this shape, with random weights."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**shape, max_position_embeddings=LENGTH, tie_word_embeddings=True)
     transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)

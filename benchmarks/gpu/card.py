@@ -1,4 +1,4 @@
-"""What the parts share: models, rows, a peer alone on the card, and times that wait for the card."""
+"""Shared parts of this package: models, rows, a peer alone on the card, and times that wait for the card."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from benchmarks.nodes import llama
 ONE, ROUNDS = InstanceId(0), 10
 LENGTH, VOCAB_SIZE = 1024, 50257
 DENSE_BFLOAT16 = 989e12
-"""Operations per second of an H100 or H200 by its datasheet, which the share of the card's peak (MFU) refers to."""
+"""Operations per second of an H100 or H200 by its datasheet, to which the share of the card's peak (MFU) refers."""
 GPT2: dict[str, Any] = {
     "model_type": "gpt2",
     "n_embd": 768,
@@ -31,11 +31,11 @@ GPT2: dict[str, Any] = {
 }
 """124 million parameters with the vocabulary of GPT-2."""
 LLAMA_30M = llama(width=384, layers=8, heads=6, intermediate=1024)
-"""With the vocabulary of GPT-2, 33 million parameters."""
+"""33 million parameters with the vocabulary of GPT-2."""
 
 
 def random_rows(*, length: int = LENGTH, vocab_size: int = VOCAB_SIZE, count: int = 256, documents: int = 1) -> InMemory:
-    """The same random rows again and again."""
+    """Return a feed of the same random rows again and again."""
     ids = torch.randint(vocab_size, (count, length), generator=torch.Generator().manual_seed(1))
     positions = None if documents == 1 else torch.arange(length).remainder(-(-length // documents)).repeat(count, 1)
     return InMemory(Batch(input_ids=ids, labels=ids, positions=positions), vocab_size=vocab_size)
@@ -44,14 +44,14 @@ def random_rows(*, length: int = LENGTH, vocab_size: int = VOCAB_SIZE, count: in
 def run_of(
     architecture: dict[str, Any], *, precision: Literal["float32", "bfloat16"] = "bfloat16", **changes: Any
 ) -> RunConfig:
-    """A run whose batch stays and is not measured."""
+    """Return a run with a constant batch, which is not measured."""
     model = ModelConfig(architecture=architecture, precision=precision)
     run = RunConfig(model=model, evaluation=EvaluationConfig(rows=1), inner=InnerConfig(learning_rate=1e-4))
     return replace(run, batch=replace(run.batch, test="constant"), **changes)
 
 
 def peer_of(run: RunConfig, feed: InMemory | None = None, *, instances: int = 1, **machine: Any) -> Hosting:
-    """On the card, with so many instances."""
+    """Return a peer on the card, with so many instances."""
     config = PeerConfig(device="cuda", max_instances=instances, **machine)
     peer = Hosting(run, config, ME, feed or random_rows())
     peer.start([InstanceId(number) for number in range(instances)])
@@ -59,19 +59,19 @@ def peer_of(run: RunConfig, feed: InMemory | None = None, *, instances: int = 1,
 
 
 def work(*, batch: int, micro: int, steps: int, number: int = 0, instance: InstanceId = ONE) -> RunInner:
-    """A round of one host, of ROUNDS."""
+    """Return a round of one host, of ROUNDS."""
     return work_of(0, number, hosts=[ME], instance=instance, batch=batch, inner_steps=steps, rounds=ROUNDS, micro=micro)
 
 
 def train(peer: Hosting, effect: RunInner) -> InnerResult:
-    """The inner steps of a round, as the node has them done; the card is done, too."""
+    """Do the inner steps of a round as the node does; the card has then finished, too."""
     result = peer.run_inner(effect, should_stop=lambda: False, on_progress=lambda *_: None)
     assert result is not None
     return result
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Until the card is done."""
+    """Return the seconds until the card has finished."""
     torch.cuda.synchronize()
     started = time.perf_counter()
     work()
@@ -80,8 +80,8 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def mfu(tokens_per_second: float, *, parameters: int, layers: int, width: int, length: int = LENGTH) -> float:
-    """Of DENSE_BFLOAT16: 6 operations per parameter and token, and those of attention, as nanoGPT counts them (PaLM's
-    appendix B)."""
+    """Return the share of DENSE_BFLOAT16: 6 operations per parameter and token, and those of attention, as nanoGPT counts them
+    (PaLM's appendix B)."""
     return tokens_per_second * (6 * parameters + 12 * layers * width * length) / DENSE_BFLOAT16
 
 

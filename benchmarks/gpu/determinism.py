@@ -1,4 +1,5 @@
-"""Whether a run on the card repeats: digests of two runs of three rounds, with `deterministic` and without, and its price."""
+"""Checks whether a run on the card repeats: digests of two runs of three rounds, with `deterministic` and without, and its
+price."""
 
 import gc
 import os

@@ -1,7 +1,7 @@
 """Rows of several documents: torch's kernel for sequences of different lengths beside masked attention.
 
-The same model and rows, both ways: tokens per second, peak memory, and how far losses and gradients of the kernel are from
-those of float32 arithmetic with masks, beside how far those of masks in bfloat16 are.
+The same model and rows are computed both ways. Shown are tokens per second, peak memory, and how far losses and gradients of
+the kernel are from those of masked float32 arithmetic, beside the same for masks in bfloat16.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""What the card waits for between two rounds: the whole node alone, and its averaging of nothing, with 124 million parameters.
+"""Measures the card's wait between two rounds: the whole node alone, averaging with nobody, with 124 million parameters.
 
 A gap is the time from the end of a round's inner steps, when the card has nothing to do, to the first inner step of the next
 round: pseudo-gradient, outer step, digest, checkpoint and plan, where they do not run beside the training. The average in
@@ -28,12 +28,12 @@ TARGET, ROUND_SECONDS = 0.01, 60.0
 
 
 class Timed:
-    """When a peer's inner steps began and ended, and what it was asked for in between."""
+    """Records when a peer's inner steps began and ended, and which calls came in between."""
 
     def __init__(self, peer: Hosting) -> None:
         self.spans: list[tuple[float, float]] = []
         self.between: list[Counter[str]] = []
-        """Of the time behind each round's inner steps: seconds by call."""
+        """Seconds by call in the time after each round's inner steps."""
         run_inner = peer.run_inner
 
         def timed(*arguments: Any, **more: Any) -> InnerResult | None:

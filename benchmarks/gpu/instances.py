@@ -1,4 +1,4 @@
-"""Four instances on one card: in turn in one process, as a node trains them, and at once in four processes."""
+"""Four instances on one card: in turn in one process, as a node trains them, and at the same time in four processes."""
 
 import multiprocessing
 import time
@@ -16,7 +16,7 @@ MODELS = {"33M": LLAMA_30M, "124M": GPT2}
 
 
 def in_turn(model: dict[str, Any], *, batch: int, steps: int) -> float:
-    """Tokens per second of all instances."""
+    """Return the tokens per second of all instances."""
     run = run_of(model, instances=InstanceRules(count=INSTANCES, start="same"))
     peer = peer_of(run, random_rows(), instances=INSTANCES, max_micro_batch=batch)
 

@@ -1,8 +1,7 @@
 """Bytes per parameter on the card, by inner optimizer and number of instances, with 124 million parameters.
 
 Resident: what stays between two inner steps: parameters, moments, and a gradient that all instances share. Peak: the most
-during a round of one row at a time, above which activations of larger micro-batches come. Two rounds with an
-outer step come before.
+during a round of one row at a time; activations of larger micro-batches add to it. Two rounds with an outer step come before.
 """
 
 import gc

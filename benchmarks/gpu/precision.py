@@ -31,7 +31,7 @@ SIDES: dict[str, tuple[Precision, bool]] = {
 
 
 def loss_of(precision: Precision, *, tf32: bool, seed: int, folder: Path) -> tuple[float, float]:
-    """Held-out loss and seconds of all rounds."""
+    """Return held-out loss and seconds of all rounds."""
     default = load_run(None).value
     model = replace(default.model, architecture=MODEL, precision=precision)
     run = replace(

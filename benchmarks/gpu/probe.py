@@ -1,7 +1,7 @@
-"""The search for the micro-batch against the truth: the largest one that trains without running out of memory.
+"""Compares the search for the micro-batch with the truth: the largest one that trains without running out of memory.
 
-124 million parameters under caps on the card's memory. The truth is found by training rounds with micro-batches beyond the
-limit that the search found, until one runs out of memory (and is halved).
+The model has 124 million parameters, under caps on the card's memory. Rounds are trained with micro-batches beyond the limit
+that the search found, until one runs out of memory (and is halved).
 """
 
 import gc

@@ -57,7 +57,7 @@ class Gpt(nn.Module):
 
 
 def own_loop(*, micro: int, is_compiled: bool) -> Callable[[], None]:
-    """STEPS inner steps."""
+    """Return a turn of STEPS inner steps."""
     torch.backends.cuda.matmul.allow_tf32 = True
     module: nn.Module = Gpt().cuda()
     parameters = list(module.parameters())

@@ -14,9 +14,9 @@ from benchmarks.method.run import BASE, run_row
 from benchmarks.method.store import RESULTS, command_line, key_of, records_by_key, train_missing
 
 KEPT = RESULTS / "method.jsonl.gz"
-"""Records of runs that were made before; a reader's own go beside them."""
+"""Records of earlier runs; a reader's own go beside them."""
 SAMPLES = 8192
-"""Of 64 tokens: 25 tokens per parameter."""
+"""Samples of 64 tokens: 25 tokens per parameter."""
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """All rows of one seed before the next seed, so that an early end leaves whole tables. Tuning has its own seed."""
+    """Train all rows of one seed before the next seed, so that an early end leaves whole tables. Tuning has its own seed."""
     base = BASE.read_text("utf-8")
     wanted = [(TUNING_SEED, row) for row in GROUPS["tuning"]() if "tuning" in arguments.group]
     wanted += [

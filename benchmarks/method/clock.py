@@ -1,4 +1,4 @@
-"""The time of a run, from its counts: a stated machine and a stated link. Pure arithmetic; nothing is slept."""
+"""Computes the time of a run from its counts, for a stated machine and link. Pure arithmetic; nothing sleeps."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Seconds of one inner step on `b` samples: `step_seconds + b * sample_seconds`."""
+    """A machine on which an inner step on `b` samples takes `step_seconds + b * sample_seconds`."""
 
     step_seconds: float
     sample_seconds: float
@@ -18,22 +18,23 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The rate of every peer, in each direction."""
+    """The link of every peer, with the same rate in each direction."""
 
     bits_per_second: float
     latency_seconds: float
-    """One way."""
+    """The latency one way."""
     efficiency: float
     """Goodput of the averaging over the rate of the link, as measured on emulated links (docs/measured.md)."""
 
     def averaging(self, payload_bytes: float, num_hosts: int) -> float:
-        """Seconds of one outer averaging of an encoded vector of `payload_bytes`: scatter, gather, and the commit's message."""
+        """Return the seconds of one outer averaging of an encoded vector of `payload_bytes`: scatter, gather, and the commit's
+        message."""
         if num_hosts < 2:
             return 0.0
         return self.transfer(transferred(payload_bytes, num_hosts)) + 3 * self.latency_seconds
 
     def transfer(self, size: float) -> float:
-        """Seconds of so many bytes in one direction, without the latency."""
+        """Return the seconds of so many bytes in one direction, without the latency."""
         return size * 8 / (self.bits_per_second * self.efficiency)
 
 
@@ -42,7 +43,7 @@ class Islands:
     """Groups of hosts with a fast link each, behind an uplink that the hosts of an island share."""
 
     hosts: int
-    """Of each island: places 0 to hosts - 1 are the first, and so on."""
+    """The hosts of each island: places 0 to hosts - 1 are the first island, and so on."""
     uplink: Link
     sums_inside: bool = False
     """Not in the product: an island sums its own contributions first, so that an average moves one vector over its uplink."""
@@ -51,8 +52,8 @@ class Islands:
         return place // self.hosts
 
     def crossing(self, payload_bytes: float, places: Sequence[int]) -> float:
-        """Bytes of an all-reduce among the hosts at these places that leave the busiest island. All reduce equal parts: each
-        part of `payload_bytes / n` goes from every contributor to its reducer, and back."""
+        """Return the bytes of an all-reduce among the hosts at these places that leave the busiest island. All hosts reduce
+        equal parts: each part of `payload_bytes / n` goes from every contributor to its reducer, and back."""
         counts = Counter(self.island_of(place) for place in places).values()
         if len(counts) < 2:
             return 0.0
@@ -62,26 +63,27 @@ class Islands:
 
 
 def transferred(payload_bytes: float, num_hosts: int) -> float:
-    """Bytes per host and direction of an all-reduce: 2 (n - 1) / n times the vector (method section 12)."""
+    """Return the bytes per host and direction of an all-reduce: 2 (n - 1) / n times the vector (method section 12)."""
     return 2 * (num_hosts - 1) / num_hosts * payload_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A machine, a link and the size of what is averaged: the emulation that a column of times belongs to."""
+    """A machine, a link and the size of what is averaged: the emulation to which a column of times belongs."""
 
     name: str
     machine: Machine
     link: Link
-    """Of every host; where there are islands, inside them."""
+    """The link of every host; where there are islands, inside them."""
     payload_bytes: float
-    """Of the encoded vector that is averaged."""
+    """Bytes of the encoded vector that is averaged."""
     state_bytes: float
-    """Of what a peer fetches that does not hold an instance: outer parameters and momentum."""
+    """Bytes that a peer fetches that does not hold an instance: outer parameters and momentum."""
     islands: Islands | None = None
 
     def averaging(self, payload_bytes: float, places: Sequence[int]) -> float:
-        """Seconds of one average of `payload_bytes` encoded bytes among the hosts at these places: its slowest transfer."""
+        """Return the seconds of one average of `payload_bytes` encoded bytes among the hosts at these places, by its slowest
+        transfer."""
         inside = self.link.averaging(payload_bytes, len(places))
         if self.islands is None or not (crossing := self.islands.crossing(payload_bytes, places)):
             return inside
@@ -90,7 +92,8 @@ class Profile:
 
 
 def round_seconds(work: Sequence[tuple[int, int, int]], profile: Profile) -> float:
-    """Of one round on equal peers. `work`: for each instance that a peer hosts (largest batch of a host, steps, hosts).
+    """Return the seconds of one round on equal peers. `work`: for each instance that a peer hosts (largest batch of a host,
+    steps, hosts).
 
     Instances take turns on the device. With several, one is averaged while the next computes, so that a round lasts as long as
     the busier of device and link, but no less than one instance's own computing and averaging in turn.
@@ -102,10 +105,10 @@ def round_seconds(work: Sequence[tuple[int, int, int]], profile: Profile) -> flo
 
 
 MEASURED_MACHINE = Machine(step_seconds=1.8e-3, sample_seconds=0.27e-3)
-"""This model on one core of the machine of docs/measured.md, by `python -m benchmarks.method step`: processor time."""
+"""This model on one core of the machine of docs/measured.md, in processor time, by `python -m benchmarks.method step`."""
 HOME_LINK = Link(bits_per_second=100e6, latency_seconds=0.05, efficiency=0.8)
-"""100 Mbit/s, 50 ms; what averaging 12M parameters reached there at best: 64 MB in 6.54 s less three delays. By the newest row
-of docs/measured.md (6.99 s) it is 0.75."""
+"""100 Mbit/s and 50 ms, with the best efficiency of averaging 12M parameters there: 64 MB in 6.54 s less three delays. By the
+newest row of docs/measured.md (6.99 s) it is 0.75."""
 LARGE_MACHINE = Machine(step_seconds=0.02, sample_seconds=0.03)
 """An assumption, not a measurement: a 150M-parameter Llama, 1,024 tokens a sample (0.9 TFLOP), at 30 TFLOP/s."""
 
@@ -118,7 +121,8 @@ SLOW = Profile(
     payload_bytes=2 * 150e6,
     state_bytes=8 * 150e6,
 )
-"""Assumed: a tenth of that arithmetic and 1 Gbit/s, so that computing, not the link, decides: what unequal speeds are about."""
+"""An assumption: a tenth of that arithmetic and 1 Gbit/s, so that computing, not the link, decides, for tests of unequal
+speeds."""
 STEADY = Profile(
     name="150M, int8, half a second a step",
     machine=Machine(step_seconds=0.5, sample_seconds=0.0),
@@ -126,12 +130,13 @@ STEADY = Profile(
     payload_bytes=1.02 * 150e6,
     state_bytes=8 * 150e6,
 )
-"""What `benchmarks/utilisation.py` assumes."""
+"""The assumptions of `benchmarks/utilisation.py`."""
 
 
 def _islands(hosts: int) -> tuple[Profile, ...]:
-    """Assumed: 150M parameters, 5 s a step (64 rows of 1,024 tokens at 12 TFLOP/s), 1 Gbit/s inside an island and 20 Mbit/s
-    for all of its hosts to the outside. States are kept in six bytes a parameter (`outer.state: mixed`)."""
+    """Return the profiles of islands. Assumed: 150M parameters, 5 s a step (64 rows of 1,024 tokens at 12 TFLOP/s), 1 Gbit/s
+    inside an island and 20 Mbit/s for all of its hosts to the outside. States are kept in six bytes a parameter (`outer.state:
+    mixed`)."""
     base = Profile(
         name=f"islands of {hosts}, int8",
         machine=Machine(step_seconds=5.0, sample_seconds=0.0),

@@ -1,7 +1,7 @@
-"""A device of the simulated world that trains: the product's training rooms, for as long as a stated machine takes.
+"""A device of the simulated world that really trains, by the product's training rooms, and takes the time of a stated machine.
 
 Every step is `Hosting`'s, every average `numerics.aggregate`'s. All hosts of a run are in one process and one thread, so on a
-processor it repeats exactly.
+processor a run repeats exactly.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,40 +29,40 @@ from benchmarks.method.clock import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A run, and what is not part of its configuration."""
+    """A run, with the settings that are not part of its configuration."""
 
     run: RunConfig
     speeds: tuple[float, ...]
-    """One per peer, relative to the profile's machine."""
+    """The speed of each peer, relative to the profile's machine."""
     profile: Profile
     micro_batch_limit: int = 1024
     steps_exponent: float = 0.0
     most_steps: int = 1 << 20
     decay_rounds: int = 0
-    """Decay the learning rate over so many rounds instead of over the samples."""
+    """Rounds over which the learning rate decays, in place of the samples; 0: over the samples."""
     is_last_gradient: bool = False
-    """Feed the batch test the gradients of each host's last inner step, as the method's reference code does."""
+    """Feed the batch test with the gradients of each host's last inner step, as the method's reference code does."""
     max_instances: int = 8
-    """That a peer hosts."""
+    """The most instances that a peer hosts."""
     merged_every: int = 0
     """Not in the product: after so many rounds each, all instances get their mean and go on apart; 0: they do not."""
     device: str = "cpu"
-    """On which all hosts train in turn, as `--peer-set device=...` takes it."""
+    """The device on which all hosts train in turn, as `--peer-set device=...` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Of an instance; equal where the digest is."""
+    """The state of an instance; states with equal digests are equal."""
 
     digest: Digest
     outer: torch.Tensor = field(compare=False, repr=False)
-    """[P], which nobody writes to, as the momentum."""
+    """The outer parameters [P], which nobody writes to, like the momentum."""
     momentum: torch.Tensor = field(compare=False, repr=False)
 
 
 @dataclass(slots=True, eq=False)
 class Contribution:
-    """A pseudo-gradient [R], once it is there, and the gradient [P] of the last inner step where the setting asks for it."""
+    """A pseudo-gradient [R], once it exists, and the gradient [P] of the last inner step where the setting asks for it."""
 
     peer: PeerId
     vector: torch.Tensor | None = None
@@ -71,10 +71,10 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Mean:
-    """What contributions became."""
+    """The average of contributions."""
 
     vector: torch.Tensor
-    """[R]"""
+    """The average, [R]."""
     digest: Digest
     left_out: tuple[PeerId, ...]
     statistics: Mapping[PeerId, PseudoGradientStatistics | None]
@@ -84,11 +84,11 @@ class Mean:
 OnTrained = Callable[[float], None]
 """Called with the seconds of inner steps before they begin."""
 OnOuter = Callable[[int, InstanceId, State], None]
-"""Called by each host after an outer step of a round, and at the end of the run: with the state that it has now."""
+"""Called by each host with its present state, after an outer step of a round and at the end of the run."""
 
 
 class TorchDevice:
-    """Of one life of a machine. Nothing but inner steps takes time."""
+    """The device in one life of a machine. Only inner steps take time."""
 
     short_job_seconds = 0.0
 
@@ -103,7 +103,7 @@ class TorchDevice:
         on_trained: OnTrained,
         on_outer: OnOuter,
     ) -> None:
-        """`speed`: relative to the profile's machine. `clock`: virtual seconds."""
+        """`speed`: relative to the profile's machine. `clock`: returns virtual seconds."""
         config = PeerConfig(device=setting.device, num_threads=1, max_micro_batch=setting.micro_batch_limit)
         self._setting = setting
         self._me = me
@@ -112,9 +112,9 @@ class TorchDevice:
         self._on_trained, self._on_outer = on_trained, on_outer
         self._engine = Hosting(setting.run, config, me, feed)
         self._results: dict[InstanceId, InnerResult] = {}
-        """Of the inner steps under way."""
+        """The results of the inner steps under way."""
         self._begun: dict[InstanceId, tuple[float, RunInner, Contribution]] = {}
-        """Inner steps beside which a fragment is averaged: when they began, and what becomes of them when they end."""
+        """Inner steps during which a fragment is averaged: when they began, and what they will contribute."""
         self._own: dict[tuple[InstanceId, int], torch.Tensor] = {}
         """Pseudo-gradients of the last two rounds."""
 
@@ -167,8 +167,8 @@ class TorchDevice:
         return seconds
 
     def pseudo_gradient(self, effect: RunInner) -> Contribution:
-        """Trains. The end of the round before may still write to the vector, as in the product; a fragment that is streamed is
-        mixed in between two inner steps, so there they are done when their time is over."""
+        """Train, and return the contribution. The end of the round before may still write to the vector, as in the product. A
+        streamed fragment is mixed in between two inner steps, so its steps are done when their time is over."""
         given = Contribution(self._me)
         if effect.is_ahead and self._setting.run.outer.overlap == "streaming":
             self._engine._begin_round(effect)
@@ -254,7 +254,7 @@ class TorchDevice:
         return is_applied
 
     def _mix_no_sooner(self, instance: InstanceId) -> None:
-        """Than after the inner steps that are done by now."""
+        """Mix no sooner than after the inner steps that are done by now."""
         begin, begun, _ = self._begun.get(instance, (0.0, None, None))
         hosted = self._engine._get(instance)
         if begun is not None and hosted._due is not None:

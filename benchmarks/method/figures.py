@@ -1,4 +1,4 @@
-"""From records of runs to the figures of a table. Pure arithmetic."""
+"""Computes the figures of a table from records of runs. Pure arithmetic."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SAMPLES, ROUNDS, STEPS, BYTES, SECONDS, LOSS = range(6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean over seeds and half the width of its 95 % confidence interval (none for a single seed)."""
+    """A mean over seeds and half the width of its 95 % confidence interval (None for a single seed)."""
 
     mean: float
     half_width: float | None
@@ -30,7 +30,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """By Student's t; up to ten values."""
+    """Return the estimate by Student's t; up to ten values."""
     assert 1 <= len(values) <= len(STUDENT_95) + 1
     if len(values) == 1:
         return Estimate(mean=values[0], half_width=None)
@@ -38,23 +38,24 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def losses_of(records: Iterable[Record]) -> dict[int, float]:
-    """Final losses by seed."""
+    """Return final losses by seed."""
     return {record["seed"]: record["loss"] for record in records}
 
 
 def tried_words(losses: Mapping[str, float], best: str | None) -> str:
-    """Losses by the constants that were tried, the best marked."""
+    """Return the losses by the constants that were tried, with the best marked."""
     return ", ".join(f"{one}: **{loss:.3f}**" if one == best else f"{one}: {loss:.3f}" for one, loss in losses.items())
 
 
 def paired(left: Mapping[int, float], right: Mapping[int, float]) -> Estimate | None:
-    """left - right over the seeds that both have: same text in the same order from the same weights, so seeds cancel."""
+    """Return left - right over the seeds that both have. The same text in the same order from the same weights cancels the
+    effect of the seed."""
     common = sorted(left.keys() & right.keys())
     return estimate([left[seed] - right[seed] for seed in common]) if common else None
 
 
 def at_loss(curve: Sequence[Sequence[float]], target: float, column: int) -> float | None:
-    """Cost at which the loss first falls to `target`, linear between two measurements; none where it never does."""
+    """Return the cost at which the loss first falls to `target`, linear between two measurements; None where it never does."""
     before: Sequence[float] | None = None
     for point in curve:
         if point[LOSS] <= target:
@@ -67,7 +68,7 @@ def at_loss(curve: Sequence[Sequence[float]], target: float, column: int) -> flo
 
 
 def at_samples(curve: Sequence[Sequence[float]], samples: float) -> float:
-    """Loss after so many samples, linear between two measurements; the ends beyond them."""
+    """Return the loss after so many samples, linear between two measurements; beyond the curve, the loss at its end."""
     if samples <= curve[0][SAMPLES]:
         return curve[0][LOSS]
     for before, after in pairwise(curve):
@@ -78,7 +79,8 @@ def at_samples(curve: Sequence[Sequence[float]], samples: float) -> float:
 
 
 def timed(record: Record, profile: Profile) -> list[list[float]]:
-    """The record's curve with the seconds of another machine and link, from what it did in each round; equal peers only."""
+    """Return the record's curve with the seconds of another machine and link, from its counts in each round; equal peers
+    only."""
     ends, now = [0.0], 0.0
     for line in record["log"]:
         now += round_seconds([(batch, steps, hosts) for _, batch, steps, hosts in line], profile)
@@ -87,14 +89,14 @@ def timed(record: Record, profile: Profile) -> list[list[float]]:
 
 
 def with_end(record: Record) -> list[list[float]]:
-    """The curve, ended by the model that the run gave."""
+    """Return the curve, ended by the final model."""
     end = [record["samples"], record["rounds"], record["inner_steps"], record["bytes_per_peer"], record["seconds"]]
     curve = [point for point in record["curve"] if point[ROUNDS] < record["rounds"]]
     return [*curve, [*end, record["loss"]]]
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Names of the points (cost, loss) that no other beats in both, cheapest first."""
+    """Return the names of the points (cost, loss) that no other beats in both, cheapest first."""
     ranked = sorted(points, key=lambda name: (points[name], name))
     kept: list[str] = []
     lowest = float("inf")

@@ -1,4 +1,4 @@
-"""The links of a profile (`benchmarks/method/clock.py`) in the simulated world, and what went over them."""
+"""The links of a profile (`benchmarks/method/clock.py`) in the simulated world, and their traffic."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProfileLinks(Links):
-    """Averages and states take what the profile says."""
+    """Links on which averages and states take the time of the profile."""
 
     def __init__(
         self, profile: Profile, queue: EventQueue, *, places: Mapping[PeerId, int], have_deadlines: bool = False
@@ -33,12 +33,12 @@ class ProfileLinks(Links):
         self._uplink_free: dict[int, float] = {}
         """When each island's uplink has carried the states that others fetch."""
         self._sent: list[tuple[float, float]] = []
-        """When, and how many bytes: pseudo-gradients in float32 and fetched states; messages are not counted."""
+        """Instants and bytes sent: pseudo-gradients in float32 and fetched states; messages are not counted."""
         self.averaged_at: dict[int, float] = {}
-        """Round -> when the last of its averages was there."""
+        """When the last average of each round was there."""
 
     def bytes_per_peer(self, *, before: float = inf) -> float:
-        """That a peer has sent, on average."""
+        """Return the bytes that a peer has sent, on average."""
         return sum(num_bytes for at, num_bytes in self._sent if at < before) / len(self._places)
 
     def exchange(self, peer: PeerId, effect: Average, average: "Mean") -> float:  # type: ignore[override]
@@ -50,7 +50,8 @@ class ProfileLinks(Links):
         return seconds
 
     def fetch(self, peer: PeerId, donors: Sequence[PeerId]) -> float:
-        """From the own island, where one of the donors is there, else after the states that wait for the first one's uplink."""
+        """Fetch from the own island, where one of the donors is there; otherwise after the states that wait for the first
+        donor's uplink."""
         profile, now = self._profile, self._queue.now
         self._sent.append((now, 8 * self.num_parameters))  # its donor's, on average the same: parameters, momentum
         islands = profile.islands

@@ -1,4 +1,5 @@
-"""An idea tried here, not a setting of the product: instances that all get their mean every so many rounds, and go on apart."""
+"""An idea tried here, not a setting of the product: after every so many rounds all instances get their mean, and go on
+apart."""
 
 from dataclasses import replace
 
@@ -7,8 +8,9 @@ from adloco_p2p.core.model.plan import RoundPlan
 
 
 def with_mutual_merges(plan: RoundPlan, *, every: int) -> RoundPlan:
-    """The plan with one merge of all instances into each of them where a multiple of `every` rounds is done: each then has the
-    mean, by requests, of outer parameters and momentum, and keeps its inner state and its order of samples."""
+    """Return the plan, where a multiple of `every` rounds is done, with a merge of all instances into each of them. Each
+    instance then has the mean, by requests, of outer parameters and momentum, and keeps its inner state and its order of
+    samples."""
     if not every or plan.round % every or plan.is_last or len(plan.instances) < 2:
         return plan
     sources = tuple(item.instance for item in plan.instances)

@@ -11,18 +11,19 @@ from benchmarks.method.figures import BYTES, LOSS, ROUNDS, SAMPLES, STEPS, Estim
 from benchmarks.method.store import Record
 
 COSTS = (("outer rounds", ROUNDS, 1.0), ("MB sent per peer", BYTES, 1e-6), ("inner steps", STEPS, 1.0))
-"""Label, column of a curve, and unit."""
+"""Label, column of a curve, and unit of each cost."""
 LINES = ("-", "--")
 GRID = 24
 """Points of a mean curve."""
 FEWEST_SEEDS = 3
-"""A row with fewer is on no front and has no interval in a plot: it would be wider than what the rows differ by."""
+"""A row with fewer seeds is on no front and has no interval in a plot: the interval would be wider than the differences of
+rows."""
 WIDEST_LOSS = 0.35
-"""Nats above the best final loss that a panel shows."""
+"""The most nats above the best final loss that a panel shows."""
 
 
 def save(figure: Figure, path: Path) -> None:
-    """The same figures always give the same bytes."""
+    """Save the figure; the same figure always gives the same bytes."""
     with mpl.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})
 
@@ -30,8 +31,8 @@ def save(figure: Figure, path: Path) -> None:
 def plot_pareto(
     rows: Mapping[str, Sequence[Record]], losses: Mapping[str, Estimate], groups: Mapping[str, str], path: Path
 ) -> None:
-    """Paired difference of the final loss against each cost, one point per row with its confidence interval, the front joined;
-    colour by group."""
+    """Plot the paired difference of the final loss against each cost, one point per row with its confidence interval, the front
+    joined, coloured by group."""
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     panels = figure.subplots(1, len(COSTS), sharey=True)
     colours = {group: f"C{index}" for index, group in enumerate(dict.fromkeys(groups.values()))}
@@ -65,7 +66,7 @@ def _point(panel: Axes, cost: Estimate, loss: Estimate, colour: str, *, has_bars
 
 
 def plot_curves(rows: Mapping[str, Sequence[Record]], path: Path) -> None:
-    """Held-out loss during training against samples and against each cost: means over the seeds at equal samples."""
+    """Plot held-out loss during training against samples and against each cost: means over the seeds at equal samples."""
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     columns = (("samples", SAMPLES, 1.0), *COSTS)
     panels = figure.subplots(1, len(columns), sharey=True)
@@ -91,12 +92,12 @@ def plot_curves(rows: Mapping[str, Sequence[Record]], path: Path) -> None:
 
 
 def _cost_at(curve: Sequence[Sequence[float]], samples: float, column: int) -> float:
-    """Cost after so many samples, by the same interpolation as the loss."""
+    """Return the cost after so many samples, by the same interpolation as the loss."""
     return at_samples([[point[SAMPLES], *point[1:LOSS], point[column]] for point in curve], samples)
 
 
 def plot_unequal(rows: Mapping[str, Sequence[Record]], seconds: int, path: Path) -> None:
-    """Held-out loss against the time of the clock, one line per row (its first seed's times, the mean of the losses)."""
+    """Plot held-out loss against the time of the clock, one line per row (its first seed's times, the mean of the losses)."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     panel = figure.subplots()
     for name, records in rows.items():

@@ -27,14 +27,14 @@ from benchmarks.method.run import BASE, load_base
 from benchmarks.method.store import Record, key_of, pack, records_by_key
 
 Runs = Mapping[str, Sequence[Record]]
-"""Row -> its records, one per seed."""
+"""The records of each row, one per seed."""
 NEAR = 0.10
-"""Nats above the final loss of the DiLoCo that a run starts like: the loss to which costs are compared."""
+"""Nats above the final loss of the DiLoCo with the same start: the loss at which costs are compared."""
 
 
 def write(records: Sequence[Record], folder: Path, *, samples: int) -> None:
-    """Rewrite every table between its marks in `folder`, docs/results, and the plots and packed records there. `samples`: of a
-    row of length 1; records of other runs are left out."""
+    """Rewrite every table between its marks in `folder`, docs/results, and the plots and packed records there. `samples`: those
+    of a row of length 1; records of other runs are left out."""
     tuned = [record for record in records if record["seed"] == TUNING_SEED]
     others = [record for record in records if record["seed"] != TUNING_SEED]
     runs = {group: _of(tuned if group == "tuning" else others, rows(), samples) for group, rows in GROUPS.items()}
@@ -63,7 +63,7 @@ def write(records: Sequence[Record], folder: Path, *, samples: int) -> None:
 
 
 def rewrite(page: Path, tables: Mapping[str, Sequence[str]]) -> None:
-    """The page with the lines of every table between its marks."""
+    """Write the lines of every table between its marks on the page."""
     text = page.read_text("utf-8")
     for name, lines in tables.items():
         text = placed(text, name, lines)
@@ -73,7 +73,7 @@ def rewrite(page: Path, tables: Mapping[str, Sequence[str]]) -> None:
 def keep_tables(
     kept: Path, others: Iterable[Path], page: str, tables: Mapping[str, Callable[[Sequence[Record]], Sequence[str]]]
 ) -> None:
-    """Rewrite these tables of a page beside the kept records, of them and those of further files, and keep all records."""
+    """Rewrite these tables of a page beside the kept records, from these and those of further files, and keep all records."""
     found = records_by_key(kept, others)
     records = [found[key] for key in sorted(found)]
     rewrite(kept.parent / page, {name: table(records) for name, table in tables.items()})
@@ -81,7 +81,7 @@ def keep_tables(
 
 
 def placed(text: str, name: str, lines: Sequence[str]) -> str:
-    """The text with `lines` between the marks of table `name`. Raises ValueError where the marks are missing."""
+    """Return the text with `lines` between the marks of table `name`. Raises ValueError where the marks are missing."""
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     if not pattern.search(text):
         raise ValueError(f"the page has no place for the table {name}: <!-- {name} --> ... <!-- end -->")
@@ -93,7 +93,7 @@ def _named(rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def _of(records: Sequence[Record], rows: Sequence[Row], samples: int) -> dict[str, list[Record]]:
-    """By what was run, not by name: rows may be renamed, and a row of two tables is run once."""
+    """Return the records of the rows by what was run, not by name: rows may be renamed, and a row of two tables is run once."""
     known = {record["key"]: record for record in records}
     base = BASE.read_text("utf-8")
     seeds = sorted({record["seed"] for record in records})
@@ -106,7 +106,7 @@ def _costs(records: Sequence[Record], cost: Callable[[Record], float]) -> Estima
 
 
 def differences(runs: Runs) -> dict[str, Estimate]:
-    """Final losses minus that of DiLoCo with the same start, paired by seed: rows of different seeds compare."""
+    """Return final losses minus that of DiLoCo with the same start, paired by seed, so that rows of different seeds compare."""
     start = losses_of(runs.get(SAME_START, ()))
     found = {name: paired(losses_of(records), start) for name, records in runs.items()}
     return {name: difference for name, difference in found.items() if difference is not None}
@@ -116,7 +116,7 @@ def differences(runs: Runs) -> dict[str, Estimate]:
 
 
 def main_table(runs: Runs, bases: Runs | None = None) -> list[str]:
-    """Every row beside DiLoCo of the same start and with H tuned, which stand in `bases` where not among the rows."""
+    """Return every row beside DiLoCo of the same start and with H tuned, which are in `bases` where not among the rows."""
     bases = runs if bases is None else bases
     lines = [
         f"| row | seeds | final loss | minus {SAME_START} | minus {TUNED} | rounds | inner steps | MB sent per peer "
@@ -143,7 +143,7 @@ def _minus(records: Sequence[Record], others: Sequence[Record]) -> str:
 
 
 def _counts(records: Sequence[Record]) -> list[str]:
-    """Rounds, inner steps, MB sent per peer."""
+    """Return rounds, inner steps, and MB sent per peer."""
     return [
         f"{_costs(records, lambda r: r['rounds']).mean:.0f}",
         f"{_costs(records, lambda r: r['inner_steps']).mean:.0f}",
@@ -152,7 +152,7 @@ def _counts(records: Sequence[Record]) -> list[str]:
 
 
 def ablation_table(runs: Runs, main: Runs) -> list[str]:
-    """Each row beside the one that it changes: the whole method, or its form with one instance."""
+    """Return each row beside the one that it changes: the whole method, or its form with one instance."""
     lines = [
         f"| row | seeds | final loss | minus the row that it changes | minus {SAME_START} | minus {TUNED} "
         "| rounds | inner steps | MB sent per peer |",
@@ -173,7 +173,7 @@ def ablation_table(runs: Runs, main: Runs) -> list[str]:
 
 
 def overlap_table(runs: Runs) -> list[str]:
-    """Each H beside its row without overlap; times by the emulated clock of the real state machines."""
+    """Return each H beside its row without overlap; times by the emulated clock of the real state machines."""
     lines = [
         f"| row | seeds | final loss | minus no overlap | rounds | computing | h, {STEADY.name} |",
         "|---|---|---|---|---|---|---|",
@@ -196,7 +196,7 @@ def overlap_table(runs: Runs) -> list[str]:
 
 
 def reached_table(runs: Runs) -> list[str]:
-    """The cost of reaching the target loss, as ratios: how many times less than the two DiLoCo rows."""
+    """Return the cost of reaching the target loss, as how many times less than the two DiLoCo rows."""
     if SAME_START not in runs or TUNED not in runs:
         return ["(the DiLoCo rows are missing)"]
     targets = {record["seed"]: record["loss"] + NEAR for record in runs[SAME_START]}
@@ -213,7 +213,7 @@ def reached_table(runs: Runs) -> list[str]:
 
 
 def near_table(runs: Runs) -> list[str]:
-    """How many times fewer rounds than DiLoCo of the same start, by how near its final loss is to be."""
+    """Return how many times fewer rounds than DiLoCo of the same start are needed, by how near its final loss has to be."""
     distances = (0.03, 0.05, NEAR)
     head = " | ".join(f"to {distance:.2f} above" for distance in distances)
     lines = [f"| row | in the whole run | {head} |", "|---|---|" + "---|" * len(distances)]
@@ -230,7 +230,7 @@ def near_table(runs: Runs) -> list[str]:
 
 
 def long_table(runs: Runs) -> list[str]:
-    """Runs several times as long, beside DiLoCo of the same start and the well-chosen fixed batch."""
+    """Return runs several times as long, beside DiLoCo of the same start and the well-chosen fixed batch."""
     lines = [
         f"| row | seeds | final loss | minus {LONG_START} | minus {LONG_FIXED} | rounds | inner steps | MB sent per peer "
         f"| rounds to {NEAR:.2f} above, times fewer | bytes | inner steps |",
@@ -252,7 +252,7 @@ def long_table(runs: Runs) -> list[str]:
 
 
 def _advantage(records: Sequence[Record], others: Sequence[Record], targets: Mapping[int, float], column: int) -> str:
-    """The others' cost over ours at the target of each seed; above 1 is better."""
+    """Return the others' cost over ours at the target of each seed; above 1 is better."""
     theirs = {record["seed"]: record for record in others if record["seed"] in targets}
     ours = [record for record in records if record["seed"] in theirs]
     ratios = []
@@ -271,7 +271,7 @@ def _advantage(records: Sequence[Record], others: Sequence[Record], targets: Map
 
 
 def front_table(runs: Runs) -> list[str]:
-    """Of rows with enough seeds. A run without an exchange is on no front but that of the inner steps."""
+    """Return the fronts of rows with enough seeds. A run without an exchange is only on the front of the inner steps."""
     lines = [f"| cost | rows on the front, cheapest first (cost, loss minus {SAME_START}) |", "|---|---|"]
     losses = {name: loss for name, loss in differences(runs).items() if len(runs[name]) >= FEWEST_SEEDS}
     for label, column, unit in (("outer rounds", ROUNDS, 1.0), ("MB sent per peer", BYTES, 1e-6), ("inner steps", STEPS, 1.0)):
@@ -285,7 +285,7 @@ def front_table(runs: Runs) -> list[str]:
 
 
 def unequal_table(runs: Runs) -> list[str]:
-    """By the clock of the emulation, at the target of the row that waits."""
+    """Return the rows of unequal peers by the clock of the emulation, at the target of the row that waits."""
     lines = [
         "| row | final loss | hours | hours to the loss of waiting DiLoCo's end + 0.10 | rounds |",
         "|---|---|---|---|---|",
@@ -311,7 +311,7 @@ def unequal_table(runs: Runs) -> list[str]:
 
 
 def plan_table(runs: Runs) -> list[str]:
-    """The estimates of `adloco-peer plan`, held against the counts; extrapolated where half of the samples are spent."""
+    """Return the estimates of `adloco-peer plan` beside the counts; extrapolated where half of the samples are spent."""
     lines = [
         "| row | rounds counted | at most | at least | from half way on as it is | growing as so far |",
         "|---|---|---|---|---|---|",
@@ -330,11 +330,11 @@ def plan_table(runs: Runs) -> list[str]:
 
 
 _ANY_LINK = Link(num_parameters=1, num_workers=1, bytes_per_value=4, megabits_per_second=1)
-"""Rounds do not depend on it."""
+"""A link for counts of rounds, which do not depend on it."""
 
 
 def _from_half_way(record: Record, max_batch: int) -> tuple[str, str]:
-    """Rounds of the whole run, as `plan --workdir` extrapolates them once half of the samples are spent."""
+    """Return the rounds of the whole run, as `plan --workdir` extrapolates them once half of the samples are spent."""
     spent = [sum(requested * steps for requested, _, steps, _ in line) for line in record["log"]]
     before = [sum(spent[:number]) for number in range(len(spent))]
     now = max(number for number, done in enumerate(before) if done <= record["samples"] / 2)

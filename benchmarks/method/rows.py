@@ -1,4 +1,4 @@
-"""Rows of the tables: what each is called and how it differs from `base.yaml`."""
+"""The rows of the tables: their names, and their differences from `base.yaml`."""
 
 from dataclasses import dataclass, replace
 from math import ceil
@@ -13,10 +13,10 @@ class Row:
 
     name: str
     settings: tuple[str, ...]
-    """As `--set` takes them."""
+    """The settings, as `--set` takes them."""
     speeds: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
     clock: str = LARGE.name
-    """Machine and link that the emulated time belongs to."""
+    """The machine and link of the emulated time."""
     micro_batch_limit: int = 1024
     """The largest micro-batch of every device (`--peer-set max_micro_batch=...`)."""
     steps_exponent: float = 0.0
@@ -27,27 +27,28 @@ class Row:
     is_last_gradient: bool = False
     """Not in the product: the test reads gradients of the last inner step."""
     length: int = 1
-    """How many times the samples of the other rows."""
+    """The factor to the samples of the other rows."""
     max_instances: int = 8
-    """That a peer hosts (`--peer-set max_instances=...`)."""
+    """The most instances that a peer hosts (`--peer-set max_instances=...`)."""
     merged_every: int = 0
     """Not in the product: after so many rounds each, all instances get their mean and go on apart."""
 
 
 LONG = 4
-"""Times as many samples: 100 tokens per parameter."""
+"""The factor of long runs to the samples: 100 tokens per parameter."""
 TUNING_SEED = 0
-"""The constants of the other groups were chosen by this seed, which is therefore not among theirs."""
+"""The seed by which the constants of the other groups were chosen, and which is therefore not among theirs."""
 
 
 def diloco(batch: int, inner_steps: int, *more: str, momentum: float = 0.7, name: str = "") -> Row:
-    """Canonical DiLoCo: a constant batch, one instance, Nesterov outside."""
+    """Return a row of canonical DiLoCo: a constant batch, one instance, Nesterov outside."""
     fixed = ("mode=diloco", f"batch.initial_batch={batch}", f"work.inner_steps={inner_steps}", f"outer.momentum={momentum}")
     return Row(name=name or f"DiLoCo B {batch} H {inner_steps} m {momentum}", settings=(*fixed, *more))
 
 
 def adloco(name: str, *more: str, count: int = 1, **others: Any) -> Row:
-    """The method, by default with one instance: the batch test and nothing else. Of one setting twice, the later counts."""
+    """Return a row of the method, by default with one instance: the batch test and nothing else. Of one setting twice, the
+    later counts."""
     plain = ("batch.level=inner", "batch.max_batch=64", "batch.eta=1.3", "inner.batch_scaling=none", "outer.momentum=0.5")
     settings = (f"instances.count={count}", *plain, *more)
     last = {text.partition("=")[0]: text for text in settings}
@@ -55,7 +56,7 @@ def adloco(name: str, *more: str, count: int = 1, **others: Any) -> Row:
 
 
 def tuning() -> list[Row]:
-    """The stated grid, one seed of its own."""
+    """Return the stated grid, with one seed of its own."""
     half = "outer.momentum=0.5"
     rates = [diloco(8, 32, f"inner.learning_rate={rate}", name=f"DiLoCo B 8 H 32 m 0.7 rate {rate}") for rate in (3e-3, 1.2e-2)]
     grid = [diloco(8, h, momentum=m) for h, m in ((32, 0.5), (32, 0.7), (32, 0.9), (64, 0.7), (64, 0.5))]
@@ -105,7 +106,7 @@ def tuning() -> list[Row]:
 
 
 def _levers() -> list[Row]:
-    """Rows of the stated grid in which more than the rate, H, the batch or eta differs."""
+    """Return the rows of the stated grid that differ in more than the rate, H, the batch or eta."""
     half, sqrt = "outer.momentum=0.5", "inner.batch_scaling=sqrt"
     return [
         adloco("AdLoCo eta 2.5, max 64, m 0.5", "batch.eta=2.5", half),
@@ -125,13 +126,13 @@ def _levers() -> list[Row]:
 
 
 def growing(eta: float, most: int, *more: str, momentum: float = 0.5, name: str = "") -> Row:
-    """One instance whose batch grows to `most` at most, the learning rate with its root."""
+    """Return a row of one instance whose batch grows to `most` at most, the learning rate with its root."""
     changes = (f"batch.eta={eta}", f"batch.max_batch={most}", "inner.batch_scaling=sqrt", f"outer.momentum={momentum}")
     return adloco(name or f"AdLoCo eta {eta}, max {most}, m {momentum}, sqrt", *changes, *more)
 
 
 def long_tuning() -> list[Row]:
-    """Trials of runs four times as long."""
+    """Return trials of runs four times as long."""
     plain = [diloco(8, h, momentum=m) for h, m in ((32, 0.5), (32, 0.6), (32, 0.7), (64, 0.7), (128, 0.7))]
     plain.append(diloco(16, 32, momentum=0.5))
     rates = ((8, "4e-3", 0.5), (8, "8.5e-3", 0.5), (16, "8.5e-3", 0.5), (16, "8.5e-3", 0.7))
@@ -146,7 +147,7 @@ def long_tuning() -> list[Row]:
 
 
 SAME_START = "DiLoCo B 8 H 32"
-"""Starts like the AdLoCo rows: batch and H."""
+"""The row with the batch and H of the start of the AdLoCo rows."""
 TUNED = "DiLoCo B 8 H 64 (H tuned)"
 """The H of the grid that halves the traffic for the least loss."""
 
@@ -161,7 +162,7 @@ DOUBLING = "doubling ramp 8 -> 32"
 
 
 def full(name: str = FULL, *more: str, count: int = 2, **others: Any) -> Row:
-    """The whole method with the tuned constants: warm-up, fork, merge, growing batch."""
+    """Return a row of the whole method with the tuned constants: warm-up, fork, merge, growing batch."""
     return adloco(name, *_TUNED, *_TWO, *more, count=count, **others)
 
 
@@ -196,7 +197,7 @@ LONG_FIXED = "long: DiLoCo B 16 H 32 (fixed batch)"
 
 
 def long() -> list[Row]:
-    """Four times the samples: what a growing batch gives where a run is long for its model."""
+    """Return rows with four times the samples, which show what a growing batch gives in a run that is long for its model."""
     rows = [
         diloco(8, 32, momentum=0.7, name=LONG_START),
         diloco(8, 32, momentum=0.5, name=f"{LONG_START}, outer momentum 0.5"),
@@ -212,7 +213,7 @@ def long() -> list[Row]:
 
 
 def ablations() -> list[Row]:
-    """Each differs from the whole method, or from its one-instance form, in the point that its name states."""
+    """Return rows that differ from the whole method, or from its one-instance form, in the point that their names state."""
     limit = {"micro_batch_limit": 3}
     three = (*_TUNED, *_TWO)
     return [
@@ -243,7 +244,8 @@ def ablations() -> list[Row]:
 
 
 def unequal() -> list[Row]:
-    """Peers of speed 1, 2 and 4, by the clock. The first row is the one whose end the others are measured to."""
+    """Return rows for peers of speed 1, 2 and 4, by the clock. The first row gives the end up to which the others are
+    measured."""
     speeds, fast = (1.0, 2.0, 4.0), (2.0, 4.0)
 
     def diloco14(name: str, share: str, who: tuple[float, ...]) -> Row:
@@ -264,7 +266,7 @@ def unequal() -> list[Row]:
 
 
 def overlap() -> list[Row]:
-    """Ways to hide or cut the averaging of a single instance, at two H. The clock has a link on which it pays."""
+    """Return ways to hide or cut the averaging of a single instance, at two H. The clock has a link on which that pays."""
 
     def row(inner_steps: int, kind: str, momentum: float) -> Row:
         name = f"H {inner_steps}, overlap {kind}, m {momentum}"
@@ -284,12 +286,12 @@ def overlap() -> list[Row]:
         return replace(plain, clock=STEADY.name)
 
     def in_turn(period: int, count: int, momentum: float) -> Row:
-        """Each fragment every `period` inner steps: a round has a part of them."""
+        """Average each fragment every `period` inner steps; a round has a part of these."""
         short = parts(period // count, count, momentum)
         return replace(short, name=f"H {period}, {count} fragments, one every {period // count}, m {momentum}")
 
     def streamed(period: int, count: int, momentum: float, *, mixing: float, every: int | None = None) -> Row:
-        """As `in_turn`, mixed in after the inner steps that an average takes by this clock."""
+        """Average as `in_turn` does, and mix in after the inner steps that an average takes by this clock."""
         every = every or period // count
         delay = ceil(STEADY.averaging(STEADY.payload_bytes / count, range(4)) / STEADY.machine.step_seconds)
         settings = ("outer.overlap=streaming", f"outer.delay_steps={delay}", f"outer.mixing={mixing}")
@@ -313,8 +315,9 @@ def overlap() -> list[Row]:
 
 
 def controls() -> list[Row]:
-    """Does the gain come from the test? Schedules that read no statistics, and a warm-up of another length for both methods.
-    The schedules were not tuned; 128 is one of two other warm-ups that were tried, on these same seeds."""
+    """Return controls for whether the gain comes from the test: schedules that read no statistics, and a warm-up of another
+    length for both methods. The schedules were not tuned; 128 is one of two other warm-ups that were tried, on these same
+    seeds."""
     sixteen, longer = "inner.learning_rate=8.5e-3", "inner.warmup_steps=128"
     return [
         diloco(8, 32, momentum=0.5, name=SAME_START),

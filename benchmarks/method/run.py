@@ -1,4 +1,4 @@
-"""One run of one row: train it in the simulated swarm, measure it on the fixed held-out rows, give its record."""
+"""Runs one row: trains it in the simulated swarm, measures it on the fixed held-out rows, and returns its record."""
 
 import time
 from collections.abc import Iterable
@@ -29,24 +29,25 @@ from benchmarks.method.world import World
 
 BASE = Path(__file__).with_name("base.yaml")
 HELDOUT_ROWS = 256
-"""Of 64 tokens; the same for every row and seed."""
+"""Held-out rows of 64 tokens; the same for every row and seed."""
 HELDOUT_SEED = 0
 EVALUATED_TOKENS = 4096
-"""At a time; their logits are what an evaluation takes of memory."""
+"""Tokens that are evaluated at a time; their logits are the memory that an evaluation takes."""
 POINTS = 20
-"""Times that a run is measured, evenly over its samples."""
+"""How often a run is measured, evenly over its samples."""
 RULE = "averaging.aggregation=mean"
-"""Of every kept record but those that name another; `docs/results/robustness.md` has what the default costs beside it."""
+"""The aggregation rule of every kept record that names no other; `docs/results/robustness.md` has the cost of the default
+beside it."""
 CACHE = Path.home() / ".cache" / "adloco-method"
 
 
 def load_base(settings: Iterable[str] = ()) -> RunConfig:
-    """base.yaml by the plain mean, and what differs."""
+    """Return base.yaml with the plain mean, and these differences."""
     return load_run(BASE, [RULE, *settings]).value
 
 
 def settings_of(row: Row, seed: int, *, samples: int) -> list[str]:
-    """Everything that `--set` needs to repeat the row with real processes."""
+    """Return everything that `--set` needs to repeat the row with real processes."""
     counts_rounds = any(setting.startswith("work.rounds=") for setting in row.settings)
     return [*row.settings, *([] if counts_rounds else [f"work.samples={samples}"]), f"seed={seed}"]
 
@@ -60,8 +61,8 @@ def run_row(
     points: int = POINTS,
     device: str = "cpu",
 ) -> Record:
-    """Train `samples` samples, or as many times that as the row is long, and say what came of it. Takes seconds to a minute.
-    `text`: rows and the size of their vocabulary; none: the embedded text. `device`: of all hosts."""
+    """Train `samples` samples, times the length of the row, and return the record. Takes seconds to a minute. `text`: rows and
+    the size of their vocabulary; None: the embedded text. `device`: the device of all hosts."""
     torch.set_num_threads(1)
     samples *= row.length
     run = load_base(settings_of(row, seed, samples=samples))
@@ -105,7 +106,7 @@ def run_row(
 
 @cache
 def indexed() -> tuple[IndexedRows, int]:
-    """The rows of the embedded text, and the size of its vocabulary."""
+    """Return the rows of the embedded text, and the size of its vocabulary."""
     feed = open_feed(load_base(), cache_dir=CACHE)
     assert isinstance(feed, IndexedFeed)
     return feed.rows, feed.vocab_size
@@ -113,7 +114,7 @@ def indexed() -> tuple[IndexedRows, int]:
 
 @dataclass(slots=True)
 class _Watch:
-    """Measures and counts while the world goes round."""
+    """Measures and counts while the world runs."""
 
     run: RunConfig
     rows: IndexedRows
@@ -124,7 +125,8 @@ class _Watch:
     final_loss: float = float("nan")
     inner_steps: int = 0
     curve: list[list[float]] = field(default_factory=list)
-    """[samples, rounds, inner steps, bytes sent per peer, seconds of the clock, held-out loss (mean of the instances)]"""
+    """Points [samples, rounds, inner steps, bytes sent per peer, seconds of the clock, held-out loss (mean of the
+    instances)]."""
     log: list[list[list[int]]] = field(default_factory=list)
     """Per round, per instance: requested batch, largest batch of a host, most inner steps of a host, hosts."""
     _outers: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
@@ -145,7 +147,7 @@ class _Watch:
         return self._shell.layout.num_parameters
 
     def applied(self, world: World, plan: RoundPlan, instance: InstanceId, outer: torch.Tensor) -> None:
-        """An instance has ended the round, or the run."""
+        """Note that an instance has ended the round, or the run."""
         if plan.is_last:
             self.final_loss = self._loss(outer)
             return

@@ -1,4 +1,4 @@
-"""An idea tried here, not a setting of the product: H follows the batch, so that one statistic pulls both levers."""
+"""An idea tried here, not a setting of the product: H follows the batch, so that one statistic controls both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,18 +10,18 @@ from adloco_p2p.core.planning.round_plan import next_plan
 
 
 def grown_inner_steps(batch: float, rules: Rules, *, exponent: float, most: int) -> int:
-    """H of a round whose mean requested batch is `batch`: H0 (B / B0)^exponent, at most `most`."""
+    """Return H of a round whose mean requested batch is `batch`: H0 (B / B0)^exponent, at most `most`."""
     grown: float = rules.work.inner_steps * (batch / rules.batch.initial_batch) ** exponent
     return max(1, min(round(grown), max(most, rules.work.inner_steps)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingSteps:
-    """The product's rule of the next plan, asked a second time with the H that the batch of its first answer asks for."""
+    """The product's rule of the next plan, applied a second time with the H that follows from the batch of its first plan."""
 
     rules: Rules
     exponent: float
-    """0: H stays."""
+    """The power of the batch; 0: H stays."""
     most: int
 
     def decide(self, previous: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:

@@ -17,8 +17,9 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def key_of(row: Row, seed: int, *, samples: int, base: str) -> str:
-    """Names a run by everything that its result depends on, beside the code. The row's name is not among it, nor what the row
-    leaves as usual, so that a new kind of difference does not make old runs unknown. `samples`: of a row of length 1."""
+    """Return the key of a run: a digest of all that its result depends on, except the code. The row's name does not count,
+    nor what the row leaves as usual, so that a new kind of difference does not make old runs unknown. `samples`: those of a row
+    of length 1."""
     usual = asdict(Row(name=row.name, settings=()))
     differences = {field: value for field, value in asdict(row).items() if value != usual[field]}
     plain = {**differences, "seed": seed, "samples": samples, "base": base}
@@ -26,17 +27,17 @@ def key_of(row: Row, seed: int, *, samples: int, base: str) -> str:
 
 
 def digest_of(plain: object) -> str:
-    """A short name of what JSON can write."""
+    """Return a short name of a value that JSON can write."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_records(path: Path) -> list[Record]:
-    """All records of a file; none where there is no such file. A last line that was torn off is passed over."""
+    """Return all records of a file; none where there is no such file. Skips an incomplete last line."""
     if not path.exists():
         return []
     content = path.read_bytes()
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    complete = text.split("\n")[:-1]  # what follows the last newline is empty, or was torn off
+    complete = text.split("\n")[:-1]  # the rest after the last newline is empty, or incomplete
     return [json.loads(line) for line in complete]
 
 
@@ -52,7 +53,7 @@ def pack(records: Iterable[Record], path: Path) -> None:
 
 
 def records_by_key(kept: Path, others: Iterable[Path]) -> dict[str, Record]:
-    """The kept records and those of further files; of one key the last."""
+    """Return the kept records and those of further files; the last one of each key."""
     return {record["key"]: record for path in (kept, *others) for record in read_records(path)}
 
 
@@ -84,7 +85,7 @@ Act = Callable[[argparse.Namespace], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """Of a benchmark that keeps records. Its two verbs take further arguments."""
+    """The command line of a benchmark that keeps records. Its two verbs take further arguments."""
 
     parser: argparse.ArgumentParser
     run: argparse.ArgumentParser
@@ -96,7 +97,8 @@ class CommandLine:
 
 
 def command_line(name: str, doc: str | None, *, seeds: Sequence[int], train: Act, tabulate: Act) -> CommandLine:
-    """`run` trains what the records lack, `report` makes the table. New records go to NAME.jsonl, beside the kept ones."""
+    """Return a command line whose `run` trains what the records lack, and whose `report` makes the table. New records go to
+    NAME.jsonl, beside the kept ones."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
-"""The one simulated world (`adloco_p2p/sim/world.py`) with devices that train and links of a stated profile.
+"""The simulated world of `adloco_p2p/sim/world.py` with devices that train and links of a stated profile.
 
-Peers, agreement, journals and fetched states are those of every other simulated swarm; time is what `clock.py` says. By default
+Peers, agreement, journals and fetched states are those of every other simulated swarm; `clock.py` gives the times. By default
 messages take no time and nothing fails, so a run lasts as long as its computing and its transfers.
 """
 
@@ -29,22 +29,22 @@ from benchmarks.method.steps import GrowingSteps
 
 CALM = Faults(delay_seconds=(0.0, 0.0), skew_seconds=0.0, uplink_bytes_per_second=float("inf"), faults_end_at=0.0)
 LONG = 1e9
-"""Seconds; longer than any run."""
+"""Seconds, longer than any run."""
 PATIENT = Timing(heartbeat_seconds=LONG, lease_seconds=LONG, attempt_seconds=LONG, grace_seconds=LONG, straggler_seconds=LONG)
-"""Nobody dies, so nobody is watched: plans wait for all reports."""
+"""A timing for a world where nobody dies and nobody is watched: plans wait for all reports."""
 
 OnApplied = Callable[["World", RoundPlan, InstanceId, torch.Tensor], None]
 """Called once per instance and round with the outer parameters [P] that all its hosts now have."""
 
 
 class World:
-    """`run()` trains to the end of the run."""
+    """A simulated swarm that trains; `run()` trains to the end of the run."""
 
     def __init__(
         self, setting: Setting, feed: Feed, *, on_applied: OnApplied, faults: Faults = CALM, timing: Timing = PATIENT
     ) -> None:
-        """`faults`: none by default, and no average is given up, however long it takes; with some, averages have the deadlines
-        of production, and `timing` has to be one by which peers notice the faults."""
+        """`faults`: by default none, and averages wait however long they take. With faults, averages have the deadlines of
+        production, and `timing` must let peers notice the faults."""
         run, count = setting.run, len(setting.speeds)
         self.setting = setting
         self.plans: dict[int, RoundPlan] = {}
@@ -55,7 +55,7 @@ class World:
         self._applied: dict[tuple[int, InstanceId], Digest] = {}
         self._places = {name_of(place): place for place in range(count)}
         self._ended_at = 0.0
-        """Of the newest outer step or evaluation."""
+        """When the newest outer step or evaluation ended."""
         self._computing_seconds = 0.0
         self.swarm = Swarm(
             run.seed,
@@ -86,26 +86,26 @@ class World:
         self.plans[0] = self.swarm.genesis
 
     def run(self) -> None:
-        """Raises Violation where the swarm breaks a promise."""
+        """Train to the end of the run. Raises Violation where the swarm breaks a promise."""
         self.swarm.run()
 
     @property
     def seconds(self) -> float:
-        """That the run took."""
+        """The seconds of the run."""
         return self._ended_at
 
     @property
     def utilisation(self) -> float:
-        """Part of that time in which a peer did inner steps, on average."""
+        """The part of that time in which a peer did inner steps, on average."""
         return self._computing_seconds / (len(self._places) * self._ended_at)
 
     @property
     def bytes_per_peer(self) -> float:
-        """Sent by a peer, on average: pseudo-gradients in float32 and fetched states; messages are not counted."""
+        """The bytes that a peer sent, on average: pseudo-gradients in float32 and fetched states; messages are not counted."""
         return self._links.bytes_per_peer()
 
     def averaged(self, round: int) -> tuple[float, float]:
-        """When the averages of the round were there, in seconds, and the bytes that a peer had sent by then."""
+        """Return when the averages of the round were there, in seconds, and the bytes that a peer had sent by then."""
         at = self._links.averaged_at[round]
         return at, self._links.bytes_per_peer(before=at)
 
@@ -141,7 +141,7 @@ class World:
         self._computing_seconds += seconds
 
     def _outer(self, number: int, instance: InstanceId, state: State) -> None:
-        """The first of an instance's hosts to get there is measured; the others must have the same bytes."""
+        """Measure the first of an instance's hosts that gets there; the others must have the same bytes."""
         self._ended_at = self.swarm.time
         if (number, instance) not in self._applied:
             self._applied[number, instance] = state.digest

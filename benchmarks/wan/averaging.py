@@ -50,7 +50,7 @@ PROFILES = {
     "clean": alike(3, "100 Mbit/s, 50 ms", mbit=100, delay_ms=12.5),
     "lossy": alike(3, "100 Mbit/s, 50 ms, 1 % loss", mbit=100, delay_ms=12.5, loss=0.01),
     "far": alike(3, "20 Mbit/s, 100 ms, 0.1 % loss", mbit=20, delay_ms=25, loss=0.001),
-    # who reduces nothing sends least: its own vector once
+    # a peer that reduces nothing sends least: its own vector once
     "home": Profile(title="100 Mbit/s, 50 ms, one of four 10 up", links=HOME, shares=(1 / 3, 1 / 3, 1 / 3, 0)),
     "four": alike(4, "100 Mbit/s, 50 ms, four peers", mbit=100, delay_ms=12.5),
     "eight": alike(8, "25 Mbit/s, 50 ms, eight peers", mbit=25, delay_ms=12.5),
@@ -61,15 +61,15 @@ PROFILES = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     seconds: float
-    """The slowest peer's."""
+    """Seconds of the slowest peer."""
     cpu_seconds: float
-    """All peers'."""
+    """Processor seconds of all peers."""
     sent_bytes: int
-    """On the wire, by all hosts."""
+    """Bytes on the wire, by all hosts."""
     lost_packets: int
-    """By chance."""
+    """Packets lost by chance."""
     dropped_packets: int
-    """At full queues."""
+    """Packets dropped at full queues."""
     late_fraction: float
 
 
@@ -78,11 +78,11 @@ class Outcome:
     profile: str
     contender: str
     needed_bytes: int
-    """That all peers together send in a butterfly."""
+    """Bytes that all peers together send in a butterfly."""
     num_peers: int
     rounds: list[Round] = field(default_factory=list)
     problem: str = ""
-    """Why there are fewer rounds than asked for."""
+    """Why there are fewer rounds than requested."""
 
     @property
     def seconds(self) -> float:
@@ -213,7 +213,7 @@ def main() -> None:
     outcomes: list[Outcome] = []
     for profile in args.profiles:
         raw = None
-        # the limit first: the others are shown beside it
+        # The limit comes first: the others are shown beside it.
         for contender in sorted(args.contenders, key=list(CONTENDERS).index):
             outcome = measure(args, profile, contender, args.profile_seconds / len(args.contenders))
             raw = outcome if contender == "raw" else raw

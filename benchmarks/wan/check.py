@@ -19,7 +19,7 @@ from benchmarks.wan.lab import Laboratory, Link
 
 ROOT = Path(__file__).parents[2]
 PAYLOAD = 1448 / 1500
-"""The payload of an Ethernet-sized packet of TCP with timestamps."""
+"""The part of an Ethernet-sized packet that is payload of TCP with timestamps."""
 PING_PORT, TCP_PORT = 7001, 7002
 PROBE_SECONDS = 30.0
 NUM_LOSS_PROBES = 5000
@@ -54,7 +54,7 @@ def probe(*words: object) -> list[str]:
 
 
 def serve(lab: Laboratory, host: str) -> None:
-    """Something that answers pings and something that takes TCP streams."""
+    """Start programs that answer pings and take TCP streams."""
     for words in (("echo", PING_PORT), ("sink", TCP_PORT)):
         server = lab.popen(host, probe(*words), stdout=subprocess.PIPE, cwd=ROOT)
         assert server.stdout is not None
@@ -73,7 +73,7 @@ def ping(lab: Laboratory, source: str, target: str, *, count: int = 40, interval
 
 
 def stream(lab: Laboratory, source: str, target: str, *, seconds: float, flows: int = 1) -> float:
-    """Mbit/s of payload."""
+    """Return the Mbit/s of payload."""
     return float(ask(lab, source, "stream", lab.address(target), TCP_PORT, seconds, flows)["mbit"])
 
 
@@ -82,7 +82,7 @@ def rtt_ms(answer: dict[str, Any]) -> float:
 
 
 def asymmetric() -> Iterator[Check]:
-    """A home connection, its queue, a partition, and a link that changes."""
+    """Check a home connection, its queue, a partition, and a link that changes."""
     home = Link(name="home", up_mbit=10, down_mbit=100, delay_ms=20, queue_kb=64)
     rented = Link(name="rented", up_mbit=100, down_mbit=100, delay_ms=5)
     third = Link(name="third", up_mbit=100, down_mbit=100, delay_ms=1)
@@ -97,7 +97,7 @@ def asymmetric() -> Iterator[Check]:
             out, _ = up.communicate(timeout=PROBE_SECONDS)
         yield near("one TCP flow up, 10 Mbit/s", "Mbit/s", 10 * PAYLOAD, json.loads(out)["mbit"], 0.7)
         full_ms = 50 + 1e3 * home.queue_kb * 1024 / (home.up_mbit * 125_000)
-        # the flow fills its queue, loses a packet, slows down; the longest of all would tell about this machine's scheduler
+        # The flow fills its queue, loses a packet and slows down. The longest time of all would show this machine's scheduler.
         longest_ms = 1e3 * quantiles(full["rtt_seconds"], n=20)[-1]
         yield near("long round trips (95 %), a full queue of 64 KiB", "ms", full_ms, longest_ms, 10)
         lab.partition([["home", "third"], ["rented"]])
@@ -116,7 +116,7 @@ def asymmetric() -> Iterator[Check]:
 
 
 def lossy() -> Iterator[Check]:
-    """1 % loss one way: as many as there should be, and with the same seed the same ones."""
+    """Check 1 % loss one way: the right number of lost packets, and with the same seed the same ones."""
     answered = []
     for seed in (1, 1, 2):
         links = [Link(name=name, up_mbit=100, down_mbit=100, delay_ms=5, loss=loss) for name, loss in (("a", 0.01), ("b", 0))]
@@ -140,7 +140,7 @@ def lossy() -> Iterator[Check]:
 
 
 def fast() -> Iterator[Check]:
-    """As much as this machine can carry."""
+    """Check as much traffic as this machine can carry."""
     links = [Link(name=name, up_mbit=1000, down_mbit=1000, delay_ms=2.5, queue_kb=1024) for name in "ab"]
     with Laboratory(links) as lab:
         serve(lab, "b")

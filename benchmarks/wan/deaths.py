@@ -46,11 +46,11 @@ class Case:
     size: int
     victims: tuple[int, ...] = ()
     done: float = 0.0
-    """Of the bytes of an undisturbed average, when they die."""
+    """The part of the bytes of an undisturbed average after which they die."""
     way: str = "completed"
-    """Of the retry."""
+    """The way of the retry."""
     seconds: float
-    """That the case may take."""
+    """The seconds that the case may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Cost:
 
 
 def act(rank: int, listen: str, case: Case) -> None:
-    """One peer's process."""
+    """Run one peer's process."""
     torch.set_num_threads(1)
     director, identity = Director(), BenchmarkIdentity()
     with asyncio.Runner() as runner:
@@ -118,7 +118,7 @@ def act(rank: int, listen: str, case: Case) -> None:
 
 
 def measure(case: Case, links: tuple[Link, ...], whole_bytes: int, logs: Path) -> Cost:
-    """`whole_bytes`: of an undisturbed average. Raises LaboratoryUnavailable, PeerFailed."""
+    """Return the cost of the case. `whole_bytes`: those of an undisturbed average. Raises LaboratoryUnavailable, PeerFailed."""
 
     def sent_bytes() -> int:
         return sum(counters.sent_bytes for counters in lab.counters().values())

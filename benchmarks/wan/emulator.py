@@ -21,7 +21,7 @@ class LaboratoryUnavailable(SystemExit):
 
 
 def check_available(congestion_control: str) -> None:
-    """Raises LaboratoryUnavailable, naming everything that is missing and what would do."""
+    """Raise LaboratoryUnavailable, naming everything that is missing, with remedies."""
     missing = []
     if not AVAILABLE.exists():
         missing.append("Linux")
@@ -40,7 +40,7 @@ def check_available(congestion_control: str) -> None:
 
 
 class Emulator:
-    """Hosts are numbers here. The namespaces end with it and with the processes inside them."""
+    """The running emulator, in which hosts have numbers. The namespaces end with it and with the processes inside them."""
 
     def __init__(self, arguments: Sequence[str], *, congestion_control: str, seed: int) -> None:
         check_available(congestion_control)
@@ -50,7 +50,7 @@ class Emulator:
             built = subprocess.run(command, check=False, capture_output=True, text=True)
             if built.returncode:
                 raise LaboratoryUnavailable(f"gcc cannot build the emulator: {built.stderr}")
-            # a session of its own: Ctrl-C is for the program that made the laboratory, which takes it down in order
+            # A session of its own, because Ctrl-C is for the program that made the laboratory, which takes it down in order.
             self._process = subprocess.Popen(
                 [binary, str(seed), congestion_control, *arguments],
                 stdin=subprocess.PIPE,
@@ -63,7 +63,7 @@ class Emulator:
             try:
                 self._descriptors = self._read_line().split()
                 self.inodes = frozenset(Path(self.namespace(host)).stat().st_ino for host in range(len(arguments)))
-                """Of the namespaces, as in /proc/PID/ns/net of those inside."""
+                """Inodes of the namespaces, as in /proc/PID/ns/net of the processes inside."""
             except BaseException:
                 self.stop()
                 raise
@@ -73,11 +73,11 @@ class Emulator:
         return self._process.pid
 
     def namespace(self, host: int) -> str:
-        """A path for `nsenter --net=`."""
+        """Return a path for `nsenter --net=`."""
         return f"/proc/{self._process.pid}/fd/{self._descriptors[host]}"
 
     def ask(self, command: str) -> str:
-        """One line and its answer. Raises ValueError where the emulator refuses the command."""
+        """Send one line and return its answer. Raises ValueError where the emulator refuses the command."""
         assert self._process.stdin is not None
         self._process.stdin.write(command + "\n")
         answer = self._read_line()
@@ -100,7 +100,7 @@ class Emulator:
 
 @contextmanager
 def _allowed(congestion_control: str) -> Iterator[None]:
-    """A namespace may be given this congestion control only while the whole machine allows it to everybody."""
+    """Allow this congestion control to everybody on the machine inside the context, as a namespace needs."""
     with ALLOWED.open("r+") as setting:
         fcntl.flock(setting, fcntl.LOCK_EX)  # another laboratory must not take our change for the machine's own setting
         before = setting.read().split()

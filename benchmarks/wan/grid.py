@@ -50,12 +50,12 @@ SETTLED = 3
 """Rounds until streams have grown their windows and the plans know the links."""
 LOOK_SECONDS = 0.25
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 30
-"""Counted, of a cell."""
+"""The fewest and the most rounds of a cell that are counted."""
 QUEUE_KB = 512.0
 KEPT = RESULTS / "grid.jsonl.gz"
 OWN = Path("grid.jsonl")
 KINDS = ("averaging", "state", "gossip")
-"""Of the node's counters."""
+"""The kinds of the node's counters."""
 
 
 # --- the run --------------------------------------------------------------------------------------------------------------
@@ -63,15 +63,15 @@ KINDS = ("averaging", "state", "gossip")
 
 @dataclass(slots=True)
 class Course:
-    """The state of links and machine, sampled."""
+    """The state of links and machine in the course of a run, sampled."""
 
     times: list[float] = field(default_factory=list)
     """Unix seconds."""
     counters: list[Mapping[str, Counters]] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
-    """Of the whole machine, over a minute."""
+    """Load of the whole machine, over a minute."""
     busy: list[float] = field(default_factory=list)
-    """Share of the processors' time since the last look."""
+    """Share of the processors' time since the last sample."""
 
     def look(self, lab: Laboratory) -> None:
         self.times.append(time.time())
@@ -80,7 +80,7 @@ class Course:
         self.busy.append(psutil.cpu_percent() / 100)
 
     def sent_until(self, host: str, instant: float) -> float:
-        """Bytes in IP packets, between two looks in proportion."""
+        """Return the bytes in IP packets, interpolated between two samples."""
         after = min(max(1, bisect.bisect(self.times, instant)), len(self.times) - 1)
         (begun, ended), (before, now) = (
             [values[after - 1], values[after]] for values in (self.times, [c[host].sent_bytes for c in self.counters])
@@ -89,7 +89,7 @@ class Course:
 
 
 def architecture(values: float) -> dict[str, Any]:
-    """A model of about so many parameters, with a vocabulary of bytes."""
+    """Return a model of about so many parameters, with a vocabulary of bytes."""
     width, layers = (512, 10) if values > 1e7 else (256, 5)
     intermediate = (values - 260 * width) / layers - 4 * width**2 - 2 * width
     return llama(width=width, layers=layers, heads=width // 64, intermediate=round(intermediate / (3 * width)))
@@ -125,7 +125,7 @@ def dht_path(out: Path, host: str) -> Path:
 
 
 def conduct(cell: Cell, out: Path, *, rounds: int, minutes: float) -> tuple[list[Member], Course]:
-    """All peers to the end of the run. Raises SystemExit where one fails, or is not done in time."""
+    """Run all peers to the end of the run. Raises SystemExit where one fails, or is late."""
     out.mkdir(parents=True)
     course, deadline, rate = Course(), time.monotonic() + 60 * minutes, cell.mbit / cell.scale
     like = Link(name="", up_mbit=rate, down_mbit=rate, delay_ms=DELAY_MS, queue_kb=QUEUE_KB / cell.scale)
@@ -159,7 +159,7 @@ def rounds_of(events: Iterable[Event]) -> dict[int, Event]:
 
 
 def measured_peer(events: Sequence[Event], dht: Sequence[tuple[float, int, int]], course: Course, host: str) -> Record:
-    """One peer in the counted rounds; bytes are those that it sent."""
+    """Return the record of one peer in the counted rounds; bytes are those that it sent."""
     rounds = rounds_of(events)
     first, last = SETTLED, max(rounds) - 1
     counted = [event for number, event in sorted(rounds.items()) if first <= number <= last]
@@ -182,7 +182,7 @@ def measured_peer(events: Sequence[Event], dht: Sequence[tuple[float, int, int]]
 
 
 def phases_of(counted: Sequence[Event]) -> dict[str, float]:
-    """Mean seconds of a round in each phase."""
+    """Return the mean seconds of a round in each phase."""
     names = sorted({name for event in counted for name in event["seconds"]})
     return {name: round(fmean(event["seconds"].get(name, 0.0) for event in counted), 3) for name in names}
 
@@ -214,7 +214,7 @@ def measure(cell: Cell, out: Path, *, rounds: int, minutes: float) -> Record:
 
 
 def round_seconds(cell: Cell) -> float:
-    """Calculated."""
+    """Return the calculated seconds of a round."""
     plan = calculated(cell)
     together = plan.computing_seconds + plan.averaging_seconds
     return together if cell.overlap == "none" else max(plan.computing_seconds, plan.averaging_seconds)

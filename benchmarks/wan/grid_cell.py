@@ -1,15 +1,15 @@
-"""A cell of the grid of `benchmarks.wan.grid`, and what all cells have in common."""
+"""A cell of the grid of `benchmarks.wan.grid`, and the constants that all cells share."""
 
 from dataclasses import dataclass
 
 PEERS = 4
 PARAMETERS = 30.8e6
 STEP_TOKENS, STEP_SAMPLES = 2048, 4
-"""Of one peer, in one inner step."""
+"""Tokens and samples of one peer in one inner step."""
 STEP_SECONDS = 0.0255
 """Median of their records, forward, backward and optimizer: 25.1 to 26.6 ms."""
 DELAY_MS = 12.5
-"""Of one leg: 50 ms there and back. Theirs stood in one data centre."""
+"""The delay of one leg: 50 ms there and back. Their machines stood in one data centre."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +18,9 @@ class Cell:
     overlap: str
     inner_steps: int
     mbit: float
-    """As stated; the links of the laboratory are `scale` times slower."""
+    """The stated rate; the links of the laboratory are `scale` times slower."""
     scale: int = 10
-    """By which values and links are divided."""
+    """The divisor of values and links."""
 
     @property
     def name(self) -> str:

@@ -19,13 +19,13 @@ from adloco_p2p.core.model.events import InnerResult
 from benchmarks.wan.grid_cell import STEP_TOKENS
 
 LOSS = 1.0
-"""Of every step: nothing is computed."""
+"""The loss of every step, since nothing is computed."""
 CHANGE = 1e-4
-"""Of a parameter in a round, root mean square."""
+"""The change of a parameter in a round, root mean square."""
 PERIOD = 64
 """Rounds after which the noise repeats itself."""
 DHT = "DHTProtocol."
-"""The names of its requests begin with it."""
+"""The beginning of the names of the DHT's requests."""
 
 Handler = Callable[[bytes, Any], Awaitable[bytes]]
 
@@ -42,7 +42,8 @@ class Noise:
 
 
 def steps_that_sleep(step_seconds: float, *, seed: int) -> Callable[..., InnerResult | None]:
-    """In place of `run_inner_steps`: inner steps that take that long and train nothing. `seed`: of this peer's noise, not 0."""
+    """Return a replacement of `run_inner_steps` whose inner steps take that long and train nothing. `seed`: the seed of this
+    peer's noise, not 0."""
     noise: list[Noise] = []
 
     def sleep(_shell: object, instance: Any, _batches: object, **given: Any) -> InnerResult | None:
@@ -74,7 +75,7 @@ def steps_that_sleep(step_seconds: float, *, seed: int) -> Callable[..., InnerRe
 
 
 def count_dht(path: Path) -> None:
-    """From now on every request of the DHT, of this peer or of another, adds a line to the file."""
+    """Add a line to the file for every request of the DHT from now on, of this peer or of another."""
     from hivemind.p2p.p2p_daemon_bindings.p2pclient import Client
 
     call, add = Client.call_unary_handler, Client.add_unary_handler

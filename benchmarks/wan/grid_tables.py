@@ -1,4 +1,5 @@
-"""The tables of `benchmarks.wan.grid` from its records: utilisation beside the calculation and the published figures, bytes."""
+"""The tables of `benchmarks.wan.grid` from its records: utilisation beside the calculation and the published figures, and
+bytes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,15 +14,15 @@ from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SECONDS, 
 EFFICIENCY = 0.8
 """Goodput over a link's rate, the default of `benchmarks.utilisation`."""
 PUBLISHED = {8: (0.0055, 0.0053), 32: (0.0241, 0.0210), 128: (0.1155, 0.0839)}
-"""Of `diloco-measured` at 50 Mbit/s, float32, by H: as published, and of whole rounds, one average for every H steps: median of
-their three records of each cell."""
+"""Figures of `diloco-measured` at 50 Mbit/s, float32, by H: as published, and of whole rounds, one average for every H steps,
+as the median of their three records of each cell."""
 PUBLISHED_MBIT = 50.0
 OVERLAP_ROW = "| H {}, overlap forecast, m 0.5 |"
 KINDS = ("averaging", "state", "gossip", "dht")
 
 
 def calculated(cell: Cell) -> Plan:
-    """By `benchmarks.utilisation`, with its own part of the link's rate."""
+    """Return the plan of `benchmarks.utilisation` for the cell, with its own part of the link's rate."""
     codec = str(AVERAGING_PRESETS[cell.preset]["averaging.codec"])
     return Plan(
         num_parameters=PARAMETERS,
@@ -41,20 +42,20 @@ def calculated_utilisation(cell: Cell) -> float:
 
 
 def utilisation(record: Record) -> float:
-    """Of all peers together, measured."""
+    """Return the measured utilisation of all peers together."""
     seconds = sum(peer["steps"] for peer in record["peers"]) * STEP_SECONDS
     return float(seconds / sum(peer["wall_seconds"] for peer in record["peers"]))
 
 
 def phases(record: Record) -> dict[str, float]:
-    """Mean seconds of a round in each phase, over the peers."""
+    """Return the mean seconds of a round in each phase, over the peers."""
     names = {name: None for peer in record["peers"] for name in peer["phases"]}
     return {name: fmean(peer["phases"].get(name, 0.0) for peer in record["peers"]) for name in names}
 
 
 def bytes_per_token(record: Record) -> dict[str, float]:
-    """Sent by one peer for each token that it trains, at full size: by kind; `retries` beside the committed averages, re-checks
-    among them; and `packets`, what the links carried beyond what the node counted."""
+    """Return the bytes by kind that one peer sends for each token that it trains, at full size. `retries`: what is sent beside
+    the committed averages, re-checks included. `packets`: what the links carried beyond the node's count."""
     scale = record["cell"]["scale"]
     tokens = sum(peer["steps"] for peer in record["peers"]) * STEP_TOKENS
     sent = {kind: sum(peer["sent"][kind] for peer in record["peers"]) for kind in KINDS}
@@ -75,7 +76,7 @@ def bytes_per_token(record: Record) -> dict[str, float]:
 
 
 def price_of_preset(preset: str) -> str:
-    """Above float32's, in nats, with as many hosts where that was measured."""
+    """Return the loss above float32's, in nats, with the nearest number of hosts that was measured."""
     records = read_records(presets.KEPT)
     for hosts in (PEERS, 8):
         if price := presets.price_of(records, replace(presets.Cell(way=preset), hosts=hosts)):
@@ -84,7 +85,7 @@ def price_of_preset(preset: str) -> str:
 
 
 def price_of_overlap(cell: Cell) -> str:
-    """By the table of docs/results/time.md."""
+    """Return the price by the table of docs/results/time.md."""
     if cell.overlap == "none":
         return "0"
     page = (RESULTS / "time.md").read_text()
@@ -107,7 +108,7 @@ def grouped(records: Sequence[Record]) -> dict[Cell, list[Record]]:
 
 
 def utilisation_table(records: Sequence[Record]) -> list[str]:
-    """The published cells first."""
+    """Return the table with the published cells first."""
     lines = [
         "| link | preset | values, links | H | overlap | computing | calculated | averaging, outer step "
         "| loss of the codec | loss of the overlap | load |",
@@ -153,7 +154,7 @@ def bytes_table(records: Sequence[Record]) -> list[str]:
 
 
 def shown(record: Record) -> list[str]:
-    """One record, for the terminal."""
+    """Return one record, for the terminal."""
     cell = Cell(**record["cell"])
     lines = [
         f"{cell.name}: {utilisation(record):.2%} computing, calculated {calculated_utilisation(cell):.2%}; {record['rounds']}"

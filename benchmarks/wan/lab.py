@@ -28,7 +28,7 @@ from benchmarks.wan.emulator import Emulator
 FIRST_ADDRESS = IPv4Address("10.77.0.1")
 MAX_HOSTS = 64
 GRACE_SECONDS = 2.0
-"""Between asking the processes of a laboratory to end and ending them."""
+"""Seconds between asking the processes of a laboratory to end and killing them."""
 LOOK_SECONDS = 0.02
 
 CongestionControl = Literal["cubic", "bbr", "reno"]
@@ -36,19 +36,19 @@ CongestionControl = Literal["cubic", "bbr", "reno"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """How one host is connected. Between two hosts the delays of both add up: RTT = 2 (a.delay_ms + b.delay_ms)."""
+    """The connection of one host. Between two hosts the delays of both add up: RTT = 2 (a.delay_ms + b.delay_ms)."""
 
     name: str
     up_mbit: float
     down_mbit: float
     delay_ms: float
-    """One way, this host's leg."""
+    """The delay of this host's leg, one way."""
     jitter_ms: float = 0.0
     """Largest extra delay of a packet, evenly distributed. Packets overtake each other then, and only then."""
     loss: float = 0.0
-    """Probability that a packet is lost which this host sends."""
+    """Probability that a packet from this host is lost."""
     queue_kb: float = 512.0
-    """KiB that may wait in each direction; what comes on top is dropped."""
+    """KiB that may wait in each direction; more is dropped."""
 
     def __post_init__(self) -> None:
         if min(self.up_mbit, self.down_mbit, self.queue_kb) <= 0 or min(self.delay_ms, self.jitter_ms) < 0:
@@ -58,7 +58,7 @@ class Link:
 
     @property
     def fields(self) -> dict[str, float]:
-        """As the emulator has them, in its order: bytes and seconds."""
+        """The values in the emulator's order and units: bytes and seconds."""
         return {
             "up": self.up_mbit * 125_000,
             "down": self.down_mbit * 125_000,
@@ -74,26 +74,27 @@ class Counters:
     """IP packets of one host since the laboratory began."""
 
     sent_packets: int
-    """That the host sent, whatever became of them."""
+    """Packets that the host sent, whatever became of them."""
     sent_bytes: int
     received_packets: int
     received_bytes: int
     lost: int
-    """By chance, of those that it sent."""
+    """Packets from this host that were lost by chance."""
     cut: int
-    """By a partition, of those that it sent."""
+    """Packets from this host that a partition stopped."""
     up_dropped: int
-    """Because the queue of its uplink was full."""
+    """Packets that were dropped because the queue of its uplink was full."""
     down_dropped: int
     late: int
-    """Received more than 2 ms after their time. Many of them: this machine was too busy, and the link was not as asked."""
+    """Packets that were received more than 2 ms after their time. Many of them mean that this machine was too busy, and the
+    link was not as requested."""
 
 
 class Laboratory:
-    """Use it in a `with` statement; at its end every process in it, its namespaces and files are gone."""
+    """A network of hosts for a `with` statement; at its end every process in it, its namespaces and files are gone."""
 
     def __init__(self, links: Sequence[Link], *, congestion_control: CongestionControl = "cubic", seed: int = 1) -> None:
-        """The k-th packet of a host is lost or not by the seed alone."""
+        """Only the seed decides whether the k-th packet of a host is lost."""
         self._number = {link.name: number for number, link in enumerate(links)}
         if not 1 <= len(self._number) <= MAX_HOSTS or len(self._number) < len(links):
             raise ValueError(f"a laboratory has 1 to {MAX_HOSTS} hosts, each with a name of its own")
@@ -107,11 +108,11 @@ class Laboratory:
         return tuple(self._number)
 
     def address(self, host: str) -> str:
-        """IPv4, such as 10.77.0.1."""
+        """Return the IPv4 address, such as 10.77.0.1."""
         return str(FIRST_ADDRESS + self._number[host])
 
     def __enter__(self) -> Self:
-        """Raises LaboratoryUnavailable."""
+        """Start the emulator. Raises LaboratoryUnavailable."""
         arguments = [",".join([self.address(link.name), *map(repr, link.fields.values())]) for link in self._links]
         self._emulator = Emulator(arguments, congestion_control=self._congestion_control, seed=self._seed)
         return self
@@ -146,7 +147,7 @@ class Laboratory:
     # --- the network ---
 
     def partition(self, groups: Sequence[Sequence[str]]) -> None:
-        """Cut every connection between hosts of different groups, and no other. Hosts that are not named are on their own."""
+        """Cut every connection between hosts of different groups, and no other. Hosts without a group are on their own."""
         group = {name: index for index, names in enumerate(groups) for name in names}
         if sum(map(len, groups)) != len(group) or not set(group) <= set(self._number):
             raise ValueError("the groups of a partition are hosts of the laboratory, each in at most one group")
@@ -167,14 +168,14 @@ class Laboratory:
             self._emulator.ask(f"set {self._number[link.name]} {name} {value!r}")
 
     def counters(self) -> Mapping[str, Counters]:
-        """By host, now."""
+        """Return the present counters by host."""
         entries = json.loads(self._emulator.ask("count"))
         return {name: Counters(**entry) for name, entry in zip(self._number, entries, strict=True)}
 
     # --- the end ---
 
     def _end_processes(self) -> None:
-        """All processes inside: a namespace of this laboratory makes them ours."""
+        """End all processes inside, which are ours because a namespace of this laboratory contains them."""
         deadline = time.monotonic() + GRACE_SECONDS
         for ending in (signal.SIGTERM, signal.SIGKILL):
             for pid in self._inside():
@@ -203,7 +204,7 @@ class Laboratory:
 
 
 def begin_in(lab: Laboratory, out: Path, host: str, *arguments: object, **options: Any) -> Member:
-    """A node on this host; `options`: of `node_command`."""
+    """Start a node on this host; `options`: those of `node_command`."""
     command = node_command(*arguments, workdir=out / host, listen=f"/ip4/{lab.address(host)}/tcp/0", **options)
     return begin(out, host, command, popen=partial(lab.popen, host))
 

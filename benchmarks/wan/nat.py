@@ -46,7 +46,7 @@ from benchmarks.wan.verdict import Verdict, show_promises
 
 NatKind = Literal["cone", "symmetric"]
 PUBLIC = "45.10.0.{}"
-"""Any addresses that libp2p takes for public ones; they exist in the namespaces only."""
+"""Addresses that libp2p takes for public ones; they exist in the namespaces only."""
 PUBLIC_PORT = 31337
 GRACE_SECONDS = 10.0
 DOCTOR_SECONDS = 120.0
@@ -86,7 +86,7 @@ class Internet:
         self._remove()
 
     def address(self, host: str) -> str:
-        """Where the world sees a public host, or a home's router."""
+        """Return the address at which the world sees a public host, or a home's router."""
         return PUBLIC.format(1 + [*self._public, *self._homes].index(host))
 
     def popen(self, host: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -164,18 +164,18 @@ def begin_in(net: Internet, out: Path, host: str, verb: str, *arguments: object)
 
 
 TRAINS = ("--plain", "--peer-set", "num_threads=1", "allow_local_files=true")
-"""Of every peer: the text of the run is a file of this machine."""
+"""Arguments of every peer: the text of the run is a file of this machine."""
 
 
 def ask_doctor(net: Internet, host: str, known: Sequence[str]) -> None:
-    """The doctor's advice to the volunteer in this home before joining."""
+    """Print the doctor's advice to the volunteer in this home before joining."""
     command = [sys.executable, "-m", "adloco_p2p", "doctor", *known]
     told = net.popen(host, command, stdout=subprocess.PIPE, text=True, env={**os.environ, **ENVIRONMENT}, cwd=ROOT)
     print(f"doctor in {host}:\n{told.communicate(timeout=DOCTOR_SECONDS)[0]}", flush=True)
 
 
 def conduct(args: argparse.Namespace, config: Path) -> tuple[list[Member], list[str]]:
-    """Run the swarm to its end, or to the end of its time. Returns what went wrong with the processes, too."""
+    """Run the swarm to its end, or to the end of its time. Also returns what went wrong with the processes."""
     deadline = time.monotonic() + 60 * args.minutes
     publics = [f"public-{index}" for index in range(args.public_peers)]
     homes = [f"home-{index}" for index in range(args.homes)]

@@ -53,7 +53,7 @@ def ping(address: str, port: int, count: int, interval_seconds: float) -> None:
 
 
 def sink(port: int) -> None:
-    """Reports to every connection now and then how many bytes have come."""
+    """Swallow TCP connections, and report to each now and then how many bytes have come."""
     with socket.create_server(("", port), backlog=64) as server:
         print("ready", flush=True)
         while True:
@@ -101,7 +101,7 @@ def _fill(address: str, port: int, seconds: float, rates: list[float]) -> None:
             connection.send(data)
         connection.shutdown(socket.SHUT_RDWR)  # what is still queued here does not matter
         listener.join()
-        counted = [record for record in heard if record[0] >= end - seconds * 2 / 3]  # one clock: it is one machine
+        counted = [record for record in heard if record[0] >= end - seconds * 2 / 3]  # one clock, on one machine
     (first, before), (last, after) = counted[0], counted[-1]
     rates.append((after - before) / (last - first) / MBIT)
 

@@ -41,15 +41,15 @@ FETCH_SECONDS = 500.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A measurement: every joiner fetches from these donors and perhaps from the other joiners. Ranks: joiners come first, the
-    donor that lies is the last."""
+    """A measurement: every joiner fetches from these donors and perhaps from the other joiners. Joiners have the first ranks,
+    the donor that lies the last one."""
 
     donors: Sequence[int]
     together: bool = False
 
 
 async def act(rank: int, listen: str, size: int, num_joiners: int, cases: list[dict[str, Any]]) -> None:
-    """The process of a joiner or of a donor."""
+    """Run the process of a joiner or of a donor."""
     from hivemind.p2p import P2P
 
     from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
@@ -96,7 +96,7 @@ async def act(rank: int, listen: str, size: int, num_joiners: int, cases: list[d
 
 
 def measure(args: argparse.Namespace) -> list[dict[str, float]]:
-    """Raises LaboratoryUnavailable, PeerFailed."""
+    """Return the figures of all cases. Raises LaboratoryUnavailable, PeerFailed."""
     num_bytes, first = 8 * round(args.millions * 1e6), args.joiners
     donors = list(range(first, first + args.donors))
     if args.joiners > 1:

@@ -31,12 +31,12 @@ from benchmarks.nodes import Member, end, end_on_sigterm, new_directory, write_c
 from benchmarks.wan.lab import Laboratory, Link, begin_in
 
 COMMON_ROUNDS = 5
-"""Averages of all, before the link fails."""
+"""Averages of all peers, before the link fails."""
 LOOK_SECONDS = 0.3
 LEFT_OUT = re.compile(r"left out of round (\d+): [^;]*")
 CARRIED = re.compile(r"^carried from round (\d+): ([\d.]+)$", re.MULTILINE)
 LARGEST_LOSS = 0.2
-"""Of a contribution's norm, that a codec may lose; a host that was left out carries all of it."""
+"""The part of a contribution's norm that a codec may lose; a host that was left out carries all of it."""
 BEFORE_AVERAGE = ("training", "waiting")
 """Phases of a round in which a host does not average."""
 
@@ -45,7 +45,7 @@ BEFORE_AVERAGE = ("training", "waiting")
 
 
 def act(step_seconds: float, arguments: Sequence[str]) -> int:
-    """The node, which prints after every outer step how much of its contribution it carries to the next one, by norm."""
+    """Run the node, and print after every outer step how much of its contribution it carries to the next one, by norm."""
     from adloco_p2p.cli import main as node
     from adloco_p2p.training.hosting import Hosting
     from benchmarks.paced import pace
@@ -68,17 +68,17 @@ def act(step_seconds: float, arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One round."""
+    """The figures of one round."""
 
     round: int
     num_hosts: int
-    """In its average."""
+    """Hosts in its average."""
     has_slow: bool
-    """The one whose link fails is among them."""
+    """Whether the host whose link fails is among them."""
     seconds: float
-    """Of the slowest of the others, from the end of its inner steps."""
+    """Seconds of the slowest of the others, from the end of its inner steps."""
     carried: float | None
-    """By the slow one, of its contribution; None where it did no outer step."""
+    """The part of its contribution that the slow host carries; None where it did no outer step."""
     num_digests: int
 
 
@@ -100,7 +100,7 @@ class Swarm:
         return {event["round"]: event for event in member.events() if event["event"] == "round"}
 
     def wait(self, look: Callable[[], Any], what: str) -> Any:
-        """The first true thing that `look` returns."""
+        """Return the first true result of `look`."""
         while not (found := look()):
             if time.monotonic() > self._deadline or not all(member.is_alive for member in self.members):
                 sys.exit(f"in vain waited for {what}; see the logs")
@@ -111,13 +111,13 @@ class Swarm:
         return next(str(event["peer"]) for event in member.events() if event["event"] == "started")
 
     def are_all_in(self, count: int, *, since: int = 0) -> bool:
-        """Whether so many averages held all."""
+        """Return whether so many averages contained all peers."""
         whole = [event for event in self.rounds(self.members[0]).values() if len(event["hosts"]) == len(self.members)]
         return sum(event["round"] >= since for event in whole) >= count
 
 
 def conduct(swarm: Swarm, lab: Laboratory, link: Link, slow_mbit: float) -> int:
-    """The round in which the link failed."""
+    """Return the round in which the link failed."""
     swarm.wait(lambda: swarm.are_all_in(COMMON_ROUNDS), f"{COMMON_ROUNDS} averages of all")
     failing = max(swarm.rounds(swarm.members[0])) + 1
     lab.change(replace(link, up_mbit=slow_mbit, queue_kb=link.queue_kb * slow_mbit / link.up_mbit + 16))

@@ -38,7 +38,7 @@ from benchmarks.wan.verdict import Cut, Life, Verdict, judge, show_promises
 
 LOOK_SECONDS = 0.5
 READ_SECONDS = 120.0
-"""For the ledger verbs after the run."""
+"""How long the ledger verbs may take after the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +68,21 @@ PROFILES = {
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """Actions on the network, in unix seconds, and its traffic."""
+    """The events on the network, in unix seconds, and its traffic."""
 
     begun: float
     cut: float | None = None
     healed: float | None = None
     ended: float = 0.0
     wire_bytes: dict[str, int] = field(default_factory=dict)
-    """IP packets that the host sent."""
+    """Bytes of IP packets that the host sent."""
     lost_packets: int = 0
-    """By chance and at full queues."""
+    """Packets lost by chance and at full queues."""
     late_fraction: float = 0.0
 
 
 def conduct(args: argparse.Namespace, config: Path) -> tuple[Course, list[Member], list[str]]:
-    """Run the swarm to its end, or to the end of its time. Returns what went wrong with the processes, too."""
+    """Run the swarm to its end, or to the end of its time. Also returns what went wrong with the processes."""
     course = Course(begun=time.time())
     deadline = time.monotonic() + 60 * args.minutes
     links = PROFILES[args.profile].links(args.peers)
@@ -108,9 +108,9 @@ def conduct(args: argparse.Namespace, config: Path) -> tuple[Course, list[Member
 
 
 def disturb(lab: Laboratory, course: Course, members: Sequence[Member], *, seconds: float, after_rounds: int) -> None:
-    """Cut once everybody trains, heal when it is time."""
+    """Cut the network once everybody trains, and heal it when it is time."""
     if course.cut is None:
-        # a newcomer counts once it has done two rounds with the others
+        # A newcomer counts once it has done two rounds with the others.
         if members[0].num_rounds() >= after_rounds and all(member.num_rounds() >= 2 for member in members):
             half = len(members) // 2
             lab.partition([lab.hosts[:half], lab.hosts[half:]])
@@ -121,7 +121,7 @@ def disturb(lab: Laboratory, course: Course, members: Sequence[Member], *, secon
 
 
 def read_ledgers(members: Sequence[Member]) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Every peer's plans, and what `ledger verify` holds against them."""
+    """Return every peer's plans, and the problems that `ledger verify` finds in them."""
     plans: dict[str, list[dict[str, Any]]] = {}
     problems = []
     for member in members:
@@ -137,7 +137,7 @@ def read_ledgers(members: Sequence[Member]) -> tuple[dict[str, list[dict[str, An
 
 
 def judged(members: Sequence[Member], problems: Sequence[str], *, rounds: int, partition: Cut | None = None) -> Verdict:
-    """By the event files and the ledgers of all members. `problems`: those of their processes."""
+    """Judge by the event files and the ledgers of all members. `problems`: those of their processes."""
     ledgers, more = read_ledgers(members)
     lives = [Life(name=member.name, events=member.events()) for member in members]
     return judge(lives, ledgers, [*problems, *more], rounds=rounds, partition=partition)

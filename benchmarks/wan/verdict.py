@@ -1,4 +1,4 @@
-"""The verdict on a swarm's promises, from its event files and ledgers."""
+"""Judges a swarm's promises by its event files and ledgers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 
 Event = dict[str, Any]
 BYTES_PER_VALUE = 4
-"""float32 on the wire."""
+"""Bytes of a float32 value on the wire."""
 HEALING_SECONDS = 10 * Timing().heartbeat_seconds
-"""Until all have one history again: docs/consensus.md."""
+"""The most seconds until all peers have one history again, by docs/consensus.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +49,23 @@ class Round:
     """Hosts with a share in the plan."""
     num_contributors: int
     num_digests: int
-    """Different parameters after it."""
+    """How many different parameters the hosts had after it."""
     slowest_seconds: dict[str, float]
-    """By phase."""
+    """Seconds of the slowest host by phase."""
     bytes_ratio: float | None
-    """Most that a contributor sent, over 2 (n - 1) / n times the encoded size; none for a host alone."""
+    """The most that a contributor sent, over 2 (n - 1) / n times the encoded size; None for a host alone."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
     rounds: list[Round] = field(default_factory=list)
     utilisation: dict[str, float | None] = field(default_factory=dict)
-    """Training over wall time, per peer, from the end of its first round in company to the end of its last."""
+    """Training over wall time, per peer, from the end of its first round with others to the end of its last."""
     missed_averages: list[dict[str, Any]] = field(default_factory=list)
     rejoined_seconds: float | None = None
-    """From the healing to a plan with everybody that all peers had."""
+    """Seconds from the healing to a plan with everybody that all peers had."""
     one_history_seconds: float | None = None
-    """From the healing until nobody followed a plan any more that is not in the ledger."""
+    """Seconds from the healing until nobody followed a plan outside of the ledger any more."""
     notes: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
@@ -87,7 +87,7 @@ def judge(
     rounds: int,
     partition: Cut | None,
 ) -> Verdict:
-    """`problems` were found before."""
+    """Return the verdict. `problems` were found before."""
     told = _by_plan(lives)
     names = {life.peer: life.name for life in lives}
     verdict = Verdict(
@@ -125,7 +125,8 @@ def judge(
 
 
 def _by_plan(lives: Sequence[Life]) -> dict[tuple[str, int], _Told]:
-    """Plan digest and instance -> hosts that completed it. The plan of a round is the newest that the peer had before."""
+    """Return the hosts that completed each plan, by its digest and instance. The plan of a round is the newest that the peer
+    had before."""
     told: dict[tuple[str, int], _Told] = {}
     for life in lives:
         plans: dict[int, str] = {}
@@ -161,7 +162,7 @@ def _summary(item: _Told, plan: str, instance: int, parameters: int) -> Round:
 
 
 def _is_split(item: _Told, cut: Cut) -> bool:
-    """Whether the hosts could not talk: each side averaged by itself, and within a side all is equal."""
+    """Return whether the hosts could not talk: each side averaged by itself, and within a side all results are equal."""
     sides = {(tuple(event["hosts"]), event["digest"]) for _, event in item.done}
     members = [peer for hosts, _ in sides for peer in hosts]
     began = [event["time"] - sum(event["seconds"].values()) for _, event in item.done]
@@ -169,7 +170,7 @@ def _is_split(item: _Told, cut: Cut) -> bool:
 
 
 def _reasons(lives: Sequence[Life], item: _Told, instance: int, peer: str) -> list[str]:
-    """All events of this round, or of the peer while the round went on."""
+    """Return all events of this round, or of the peer while the round went on."""
     begun = min(event["time"] - sum(event["seconds"].values()) for _, event in item.done)
     ended = max(event["time"] for _, event in item.done)
     reasons: dict[str, None] = {}
@@ -230,7 +231,7 @@ def _judge_ledgers(
 
 
 def _rejoined(lives: Sequence[Life], healed: float) -> float | None:
-    """Seconds until all peers had one plan in which everybody has a seat."""
+    """Return the seconds until all peers had one plan in which everybody has a seat."""
     everybody = {life.peer for life in lives}
     heard: dict[str, dict[str, float]] = {}
     for life in lives:
@@ -242,7 +243,7 @@ def _rejoined(lives: Sequence[Life], healed: float) -> float | None:
 
 
 def _judge_partition(verdict: Verdict, lives: Sequence[Life], ledgers: Mapping[str, list[dict[str, Any]]], cut: Cut) -> None:
-    """Both sides went on; one history in time; no training thrown away without a word."""
+    """Judge that both sides went on, that there was one history in time, and that no training was dropped without a reason."""
     for side in cut.sides:
         theirs = [e for life in lives if life.name in side for e in life.named("round")]
         during = {e["round"] for e in theirs if cut.begun < e["time"] - sum(e["seconds"].values()) and e["time"] < cut.healed}
@@ -269,7 +270,7 @@ def _judge_partition(verdict: Verdict, lives: Sequence[Life], ledgers: Mapping[s
 
 
 def _rounds_of_others(life: Life, agreed: set[str]) -> list[Event]:
-    """Rounds that the peer completed under plans that are not in the ledger."""
+    """Return the rounds that the peer completed under plans that are not in the ledger."""
     plans: dict[int, str] = {}
     found = []
     for event in life.events:
@@ -281,8 +282,8 @@ def _rounds_of_others(life: Life, agreed: set[str]) -> list[Event]:
 
 
 def _one_history(lives: Sequence[Life], agreed: set[str], healed: float) -> float | None:
-    """Seconds from the healing until the last peer that followed a lost history learned of the one that won; none without
-    one."""
+    """Return the seconds from the healing until the last peer that followed a lost history learned of the winning one; None
+    without a lost history."""
     changed = []
     for life in lives:
         plans = life.named("plan")
@@ -293,7 +294,7 @@ def _one_history(lives: Sequence[Life], agreed: set[str], healed: float) -> floa
 
 
 def show_promises(verdict: Verdict) -> None:
-    """The last lines of every report: what was noticed, what was broken, and the sum of it."""
+    """Print the last lines of every report: what was noticed, what was broken, and the sum of it."""
     for line in verdict.notes:
         print(f"note: {line}")
     for line in verdict.broken:

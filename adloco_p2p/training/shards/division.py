@@ -1,4 +1,4 @@
-"""What is divided over which devices, and which runs can be."""
+"""Which devices divide a model, how its rows are divided, and which runs allow it."""
 
 import itertools
 from typing import Any
@@ -14,8 +14,8 @@ _FLOAT = 4
 
 
 def shard_devices(machine: PeerConfig) -> tuple[str, ...]:
-    """The device of each process of a divided model: the GPUs that `device` names, or the first ones of `auto`; or the
-    processor, again and again. All devices where none is divided. Raises ConfigError where there are too few."""
+    """Return the device of each process of a divided model: the GPUs that `device` names, the first ones of `auto`, or the
+    processor for all. Where nothing is divided, these are all devices. Raises ConfigError where there are too few."""
     names = tuple(select_devices(machine))
     if machine.shards == 1:
         return names
@@ -32,13 +32,13 @@ def shard_devices(machine: PeerConfig) -> tuple[str, ...]:
 
 
 def check_dividable(run: RunConfig, machine: PeerConfig) -> None:
-    """Raise ConfigError for what does not work with a divided model."""
+    """Raise ConfigError, naming every obstacle, where the run's model cannot be divided."""
     if problems := obstacles(run):
         raise ConfigError(*(f"shards: {machine.shards}, but {problem}; leave it at 1" for problem in problems), code="E210")
 
 
 def obstacles(run: RunConfig) -> list[str]:
-    """What keeps the run's model from being divided, in phrases; empty where nothing does."""
+    """Return what keeps the run's model from being divided, in phrases; empty where nothing does."""
     problems = []
     if run.inner.kind != "adamw":
         problems.append(f"this run has inner.kind {run.inner.kind}, and only adamw steps a part of a model")
@@ -50,7 +50,8 @@ def obstacles(run: RunConfig) -> list[str]:
 
 
 def blocks_of(module: Any) -> list[torch.nn.Module]:
-    """The parts that are made whole one after the other: the layers that `transformers` names for that. Raises ConfigError."""
+    """Return the layers that `transformers` names for division, which are gathered one after the other. Raises ConfigError
+    where there are none."""
     names = set(getattr(module, "_no_split_modules", None) or ())
     blocks = [part for part in module.modules() if type(part).__name__ in names]
     if not blocks:  # as in a plugin's own class
@@ -62,7 +63,7 @@ def blocks_of(module: Any) -> list[torch.nn.Module]:
 
 
 def undivided_bytes(run: RunConfig, module: Any) -> int | None:
-    """`whole_bytes`; none where the run's model cannot be divided."""
+    """Return `whole_bytes`; None where the run's model cannot be divided."""
     try:
         return None if obstacles(run) else whole_bytes(module)
     except ConfigError:
@@ -70,8 +71,9 @@ def undivided_bytes(run: RunConfig, module: Any) -> int | None:
 
 
 def whole_bytes(module: Any) -> int:
-    """Of parameters that a device holds whole at a time, and of their gradients: those outside of blocks, and those of two
-    blocks, one of which is computed while the next one comes; and what is summed of the gradients outside of blocks."""
+    """Return the bytes of parameters that a device holds undivided at a time, and of their gradients: those outside of blocks,
+    and those of two blocks, since one is computed while the next one arrives. Also counts the copy in which the gradients
+    outside of blocks are summed."""
     blocks = [_size(block) for block in blocks_of(module)]
     outside = _size(module) - sum(blocks)
     return _FLOAT * (3 * outside + 2 * 2 * max(blocks))
@@ -82,7 +84,8 @@ def _size(module: torch.nn.Module) -> int:
 
 
 def passes_of(num_samples: int, size: int, *, is_measured: bool) -> list[tuple[int, int]]:
-    """Rows of each pass over the model, at most `size`; of a measured step two passes at least."""
+    """Return the first and last row of each pass over the model, at most `size` rows each; a measured step has at least two
+    passes."""
     bounds = [*range(0, num_samples, size), num_samples]
     if is_measured and len(bounds) == 2:
         bounds.insert(1, (num_samples + 1) // 2)
@@ -90,6 +93,6 @@ def passes_of(num_samples: int, size: int, *, is_measured: bool) -> list[tuple[i
 
 
 def part_of(start: int, stop: int, rank: int, size: int) -> tuple[int, int]:
-    """Rows of one member; the first ones get one more."""
+    """Return the first and last row of one member; the first members get one row more."""
     first, last = (start + -(-(stop - start) * index // size) for index in (rank, rank + 1))
     return first, last

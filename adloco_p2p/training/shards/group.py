@@ -1,7 +1,7 @@
-"""The processes that hold one model in parts, seen from the peer: started, asked, and ended together.
+"""The processes that hold one model in parts, as the peer sees them: started, called, and ended together.
 
 They end with this object, with this process however it ends (their end of a socket closes), and all of them as soon as one is
-gone: what one holds nobody else has. Every wait has an end.
+gone, because nobody else has its part. Every wait has an end.
 """
 
 import fcntl
@@ -32,18 +32,18 @@ from adloco_p2p.training.shards.messages import Values
 from adloco_p2p.training.shards.setup import Setup
 
 STALL_SECONDS = 300.0
-"""How long one process may wait for another in a collective operation; an answer may take as long for each pass over the model
+"""How long one process may wait for another in a collective operation. An answer may take as long for each pass over the model
 that it contains, and once more."""
 DEATH_SECONDS = 1.0
-"""How long a process that was killed may take to end, once another one reports that it is gone; ten times as long, once its
-connection is closed."""
+"""How long a killed process may take to end after another one reports that it is gone; ten times as long after its connection
+closes."""
 EXCHANGE_VALUES = EXCHANGE_BYTES // torch.float32.itemsize
-"""Of a vector, in fp32, that pass at a time."""
+"""Values of a vector, in fp32, that pass at a time."""
 MAX_LAST_LINE_BYTES = 300
 MAX_OUTPUT_BYTES = 1 << 20
-"""Of what a process prints, kept while it lives; earlier output goes when there is more."""
+"""How much of a process's output is kept while it lives; older output is dropped beyond that."""
 RETURNING = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "2"}
-"""Of a process on a CPU: the allocator of glibc gives memory back to the system soon."""
+"""Environment of a process on a CPU, with which the allocator of glibc soon gives memory back to the system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +54,21 @@ class _Member:
 
 
 class ShardGroup:
-    """Called by one thread at a time, or in turn."""
+    """The processes of one divided model. One thread at a time calls it."""
 
     def __init__(self, setups: Sequence[Setup]) -> None:
-        """Starts the processes. Raises ShardLost, DeviceError and ConfigError."""
+        """Start the processes. Raises ShardLost, DeviceError and ConfigError."""
         if not hasattr(os, "memfd_create"):
             raise ConfigError("shards: more than 1 needs Linux; leave it at 1", code="E210")
         size = EXCHANGE_BYTES
-        descriptor = os.memfd_create("exchange")  # not /dev/shm, which containers keep small
+        descriptor = os.memfd_create("exchange")  # not /dev/shm, which is small in containers
         os.ftruncate(descriptor, size)
         self._lock = threading.RLock()
         self._exchange = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.float32)
         self._problem = ""
         self._members: list[_Member] = []
         self._end = weakref.finalize(self, _end, self._members)
-        meeting = os.memfd_create("meeting")  # a file that goes with the last process, however they end
+        meeting = os.memfd_create("meeting")  # a file that disappears with the last process, however it ends
         meeting_place = f"/proc/self/fd/{meeting}"
         try:
             for setup in setups:
@@ -89,15 +89,16 @@ class ShardGroup:
         return tuple(member.process.pid for member in self._members)
 
     def call(self, command: str, *, num_waits: int = 1, **arguments: Any) -> list[Values]:
-        """Every member's answer, by rank. `num_waits`: how many passes over the model it contains. Raises ShardLost, and ends
-        the group, where a member fails, is gone or does not answer; DeviceError where its memory is short."""
+        """Return every member's answer, by rank. `num_waits`: how many passes over the model the command contains. Raises
+        ShardLost, and ends the group, where a member fails, is gone or does not answer, and DeviceError where its memory is
+        short."""
         with self._lock:
             ranks = range(len(self._members))
             self._send(ranks, messages.encode(command, arguments))
             return self._answers(ranks, command, STALL_SECONDS * (1 + num_waits))
 
     def write(self, name: str, vector: torch.Tensor) -> None:
-        """A vector [P] that the members hold <- this one, of any floating type, on the CPU."""
+        """Write this vector [P], of any floating type, on the CPU, into a vector that the members hold."""
         with self._lock:
             for first in range(0, len(vector), EXCHANGE_VALUES):
                 piece = vector[first : first + EXCHANGE_VALUES]
@@ -105,7 +106,7 @@ class ShardGroup:
                 self.call("take", name=name, first=first, count=len(piece))
 
     def read(self, name: str, into: torch.Tensor) -> None:
-        """`into` [P], on the CPU <- a vector that the members hold."""
+        """Read a vector that the members hold into `into` [P], on the CPU."""
         with self._lock:
             for first in range(0, len(into), EXCHANGE_VALUES):
                 piece = into[first : first + EXCHANGE_VALUES]
@@ -128,7 +129,7 @@ class ShardGroup:
             try:
                 self._members[rank].connection.send_bytes(payload)
             except (BrokenPipeError, ConnectionResetError):
-                pass  # its answer is missing then
+                pass  # its answer will be missing
             except BlockingIOError:
                 self._fail(f"{_titles([rank])} took no command for {STALL_SECONDS:.0f} s")
 
@@ -152,7 +153,7 @@ class ShardGroup:
         return [answers[rank] for rank in ranks]
 
     def _refuse(self, rank: int, *, reason: str, kind: str) -> NoReturn:
-        """Raise what a member reports; `kind`: that of a `setting`, or of `memory`, or another one."""
+        """Raise the error that a member reports. `kind`: `setting`, `memory` or another word."""
         if kind == "setting":
             self.close()
             raise ConfigError(reason, code="E210")
@@ -161,7 +162,7 @@ class ShardGroup:
         self._fail(self._first_death() or f"{_titles([rank])} reports: {reason}")
 
     def _first_death(self) -> str:
-        """Of the member that others report to have lost; empty where all live on."""
+        """Describe the death of the member that others have reported; empty where all are alive."""
         deadline = time.monotonic() + DEATH_SECONDS
         for rank, member in enumerate(self._members):
             with suppress(subprocess.TimeoutExpired):
@@ -181,7 +182,7 @@ def _titles(ranks: Iterable[int]) -> str:
 
 def _started(exchange: int, size: int, meeting: int, *, is_cpu: bool) -> _Member:
     ours, theirs = socket.socketpair()
-    for end in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of a process that is stopped in the middle of a message
+    for end in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # for a process that stops in the middle of a message
         ours.setsockopt(socket.SOL_SOCKET, end, struct.pack("ll", int(STALL_SECONDS), 0))
     errors = tempfile.TemporaryFile()  # noqa: SIM115  # `_end` closes it
     fcntl.fcntl(errors, fcntl.F_SETFL, fcntl.fcntl(errors, fcntl.F_GETFL) | os.O_APPEND)  # see `_shorten`
@@ -199,7 +200,7 @@ def _started(exchange: int, size: int, meeting: int, *, is_cpu: bool) -> _Member
 
 
 def _death_of(rank: int, member: _Member) -> str:
-    """In words; it is over, or as good as over."""
+    """Describe in words how a process ended, or is about to."""
     try:
         code = member.process.wait(timeout=10 * DEATH_SECONDS)
     except subprocess.TimeoutExpired:
@@ -212,7 +213,7 @@ def _death_of(rank: int, member: _Member) -> str:
 
 
 def _shorten(errors: IO[bytes]) -> None:
-    """Give up what a process has printed, where it is too much."""
+    """Drop the output of a process where it is too long."""
     if os.fstat(errors.fileno()).st_size > MAX_OUTPUT_BYTES:
         os.ftruncate(errors.fileno(), 0)
 

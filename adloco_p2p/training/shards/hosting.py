@@ -1,8 +1,8 @@
 """A peer's instances where one model is divided over several devices (`shards`).
 
-Outer parameters, averages and all that happens between rounds stay as they are, vectors on the host. Local parameters come
-there at the end of a round; during one, and the moments at any time, they are in the processes of a `ShardGroup`. Instances
-take turns: while one is in these processes the others wait on the host.
+Outer parameters, averages and everything between rounds are vectors on the host, as usual. Local parameters are in the
+processes of a `ShardGroup` during a round and return to the host at its end; the moments are always in the processes. Instances
+take turns: while one is in these processes, the others wait on the host.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ HOST = torch.device("cpu")
 
 
 class ShardedShell:
-    """The model, for all that is computed without training; as `ModelShell` is."""
+    """The divided model, for everything that is computed without training, with the methods of `ModelShell`."""
 
     def __init__(self, module: transformers.PreTrainedModel, group: ShardGroup) -> None:
         self.layout: Layout = layout_of(module)
@@ -44,7 +44,7 @@ class ShardedShell:
 
     @contextmanager
     def evaluating(self, flat: torch.Tensor) -> Iterator[None]:
-        """Compute with a vector [P] on the host, then be again what the shell was before."""
+        """Compute with a vector [P] on the host, and restore the state of the shell afterwards."""
         if self.is_training:
             self.group.call("set_aside")
         try:
@@ -55,30 +55,30 @@ class ShardedShell:
                 self.group.call("take_back")
 
     def token_losses(self, batch: Batch) -> torch.Tensor:
-        """As `ModelShell.token_losses`, on the host."""
+        """Return the losses as `ModelShell.token_losses` does, on the host."""
         return torch.cat([each["losses"] for each in self.group.call("token_losses", **values_of(batch))])
 
     def next_logits(self, ids: torch.Tensor) -> torch.Tensor:
-        """As `ModelShell.next_logits`."""
+        """Return the logits as `ModelShell.next_logits` does."""
         logits: torch.Tensor = self.group.call("next_logits", ids=ids)[0]["logits"]
         return logits
 
     def unbind(self) -> None:
-        """The processes hold parameters of their own."""
+        """Do nothing: the processes hold parameters of their own."""
 
     def free_cache(self) -> None:
-        """Nothing is left over here."""
+        """Do nothing: no cache is in this process."""
 
 
 class ShardedTeam:
-    """The processes that train one instance for a round, from its local parameters, which are on the host; as `Team` is."""
+    """The processes that train one instance for a round, from its local parameters on the host, with the methods of `Team`."""
 
     def __init__(self, shell: ShardedShell, local: torch.Tensor, *, num_devices: int, seed: int) -> None:
         self._shell, self._group, self._local = shell, shell.group, local
         self.num_devices, self._seed = num_devices, seed
         self.device = HOST
         self.gradient = torch.empty(0)
-        """The processes hold it."""
+        """Empty, because the processes hold the gradient."""
 
     def __enter__(self) -> Self:
         self._group.write(LOCAL, self._local)
@@ -90,10 +90,11 @@ class ShardedTeam:
         self._shell.is_training = False
 
     def free_cache(self) -> None:
-        """A process that is short of memory ends the group."""
+        """Do nothing: a process that is short of memory ends the group."""
 
     def accumulate(self, rows: Batch, *, micro_batch: int, is_measured: bool) -> tuple[torch.Tensor, StepNoise | None]:
-        """As `Team.accumulate`; the gradient stays in the processes. Raises DeviceError where one is short of memory."""
+        """Accumulate as `Team.accumulate` does, in the processes, where the gradient stays. Raises DeviceError where one is
+        short of memory."""
         num_waits = len(passes_of(rows.num_samples, micro_batch * self.num_devices, is_measured=is_measured))
         arguments = {**values_of(rows), "micro_batch": micro_batch, "is_measured": is_measured}
         each = self._group.call("accumulate", num_waits=num_waits, **arguments)
@@ -107,12 +108,12 @@ class ShardedTeam:
         self._group.call("clip", max_norm=max_norm)
 
     def finish(self) -> None:
-        """The instance's local parameters <- those of the processes."""
+        """Copy the local parameters of the processes to the instance."""
         self._group.read(LOCAL, self._local)
 
 
 class ShardedAdamW:
-    """The moments of the instance that the processes train."""
+    """The optimizer of the instance that the processes train, whose moments they hold."""
 
     def __init__(self, group: ShardGroup, size: int) -> None:
         self._group, self._size = group, size
@@ -145,11 +146,11 @@ class ShardedAdamW:
 
 
 class ShardedHosting(Hosting):
-    """`Hosting` with one `ShardGroup` for all instances."""
+    """A peer's instances of one divided model, with one `ShardGroup` for all of them."""
 
     def _configured(self, run: RunConfig, peer_config: PeerConfig) -> dict[str, torch.device]:
-        """One device for the runtime, whose vectors are on the host. This process keeps no tensor on a GPU; a context it
-        has there, because it asks each for its memory (`gpu_use`)."""
+        """Return one device for the runtime: the host, where the vectors are. This process keeps no tensor on a GPU, but has a
+        context on each, because it asks for their memory (`gpu_use`)."""
         check_dividable(run, peer_config)
         configure_computing(peer_config)
         self._members = shard_devices(peer_config)
@@ -186,15 +187,15 @@ class ShardedHosting(Hosting):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the processes that hold parts of the model, by rank."""
+        """The ids of the processes that hold parts of the model, by rank."""
         return self._group.pids
 
     def release(self) -> None:
-        """End the processes; they end with this object, too."""
+        """End the processes, which also end with this object."""
         self._group.close()
 
     def _check_chance(self) -> None:
-        """Each process has a random state of its own."""
+        """Accept any model: each process has a random state of its own."""
 
     def _team(self, devices: Sequence[DeviceShell], local: torch.Tensor, seed: int) -> ShardedTeam:  # noqa: ARG002
         return ShardedTeam(self._sharded, local, num_devices=self._peer_config.shards, seed=seed)
@@ -205,12 +206,12 @@ class ShardedHosting(Hosting):
         return ShardedAdamW(self._group, len(local))
 
     def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None:
-        for fork in forks:  # a copy takes the processes from its source
+        for fork in forks:  # the copy of a fork takes the place of its source in the processes
             self._get(fork.source).leave_device()
         super().transition(forks, merges)
 
     def _probe(self, one: DeviceShell) -> int:  # noqa: ARG002
-        """By counting, as on a CPU: a process that runs out of memory would end the group."""
+        """Probe by counting, as on a CPU: a process that runs out of memory would end the group."""
         found = self._group.call("memory", num_waits=3)
         one_row, two_rows, fixed = (max(each[name] for each in found) for name in ("one", "two", "fixed"))
         free = [each["free"] for each in found if each["free"] is not None]
@@ -220,5 +221,5 @@ class ShardedHosting(Hosting):
 
 
 def _title(names: Sequence[str]) -> str:
-    """`cuda:0+cuda:1`, or `cpu x2`."""
+    """Return the devices' names in one: `cuda:0+cuda:1`, or `cpu x2`."""
     return f"{names[0]} x{len(names)}" if len(set(names)) == 1 else "+".join(names)

@@ -1,8 +1,7 @@
 """The part of a model that one process of a group holds: its rows of every parameter, their gradient and Adam's moments.
 
-`torch.distributed.fsdp.fully_shard` brings the parameters of one block together while it is computed, and sums its gradient
-over the group. All processes of a group are asked for the same at the same time, with the same rows, of which each takes its
-part.
+`torch.distributed.fsdp.fully_shard` gathers the parameters of one block while it is computed, and sums its gradient over the
+group. All processes of a group get the same commands at the same time, with the same rows, and each computes its part of them.
 """
 
 import math
@@ -32,22 +31,23 @@ from adloco_p2p.training.shell import ModelShell
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A parameter's rows that are here."""
+    """The rows of one parameter that are here."""
 
     start: int
-    """Where they begin in the flat vector."""
+    """The place where they begin in the flat vector."""
     parameter: torch.nn.Parameter
-    """The sharded one, whose gradient comes in backward; ..."""
+    """The sharded parameter, which gets its gradient in backward."""
     values: torch.nn.Parameter
-    """... and what it holds here, in the same memory."""
+    """The values of the sharded parameter that are here, in the same memory."""
 
     def vector(self, name: str, moments: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Flat, of the values that are here."""
+        """Return the values that are here, of the parameters or of a moment, as a flat vector."""
         return (self.values if name == LOCAL else moments[name]).detach().view(-1)
 
 
 class Shard:
-    """Every public method is a command to the whole group; its arguments and its answer travel as `messages.Values`."""
+    """One member of a group. Every public method is a command to the whole group; its arguments and its answer travel as
+    `messages.Values`."""
 
     def __init__(self, setup: Setup, exchange: torch.Tensor) -> None:
         """`exchange`: memory shared with the parent, through which vectors pass a piece at a time."""
@@ -72,8 +72,8 @@ class Shard:
         self._mesh = init_device_mesh(self._device.type, (setup.size,))
 
     def build(self) -> None:
-        """Build the model on the host and keep a part of it. Needs no other member: they do it in turn, so that the host holds
-        one whole model at a time. Raises ConfigError for one that cannot be divided."""
+        """Build the model on the host and keep a part of it. This needs no other member: they take turns, so that the host
+        holds one whole model at a time. Raises ConfigError for a model that cannot be divided."""
         setup, run = self._setup, self._setup.run
         module = build_model(run.model, vocab_size=setup.vocab_size, sequence_length=setup.sequence_length, seed=0)
         is_half = is_bfloat16(run.model.precision, self._device)
@@ -89,7 +89,8 @@ class Shard:
         self._optimizer, self._moments = self._new_optimizer()
 
     def _find_pieces(self) -> Iterator[Piece]:
-        """FSDP deals out rows as torch.chunk does: as many to each but to the last ones."""
+        """Yield the pieces by FSDP's rule, which deals out rows as torch.chunk does: equally many to each member but the last
+        ones."""
         parameters = dict(self._shell.module.named_parameters())
         for entry in self._shell.layout.entries:
             parameter = parameters[entry.name]
@@ -98,7 +99,8 @@ class Shard:
             yield Piece(entry.offset + first * (entry.size // entry.shape[0]), parameter, torch.nn.Parameter(here))
 
     def _new_optimizer(self) -> tuple[torch.optim.Optimizer, list[dict[str, torch.Tensor]]]:
-        """AdamW on what is here, and its moments, zero, of each piece: element by element, so a part needs no other one."""
+        """Return AdamW over the values that are here, with zero moments for each piece. AdamW works element by element, so a
+        part needs no other one."""
         inner = self._setup.run.inner
         held = [piece for piece in self._pieces if piece.values.numel()]
         is_all = inner.decayed == "all"
@@ -120,17 +122,17 @@ class Shard:
     # --- vectors ----------------------------------------------------------------------------------------------------------
 
     def take(self, name: str, first: int, count: int) -> None:
-        """Values `first` to `first + count` of a vector <- the exchange, as far as they are here."""
+        """Copy values `first` to `first + count` of a vector from the exchange, as far as they are here."""
         for own, shared in self._overlaps(name, first, count):
             own.copy_(shared)
 
     def give(self, name: str, first: int, count: int) -> None:
-        """The exchange <- values of a vector, as far as they are here."""
+        """Copy values of a vector to the exchange, as far as they are here."""
         for own, shared in self._overlaps(name, first, count):
             shared.copy_(own)
 
     def _overlaps(self, name: str, first: int, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Places here and in the exchange, which holds values `first` to `first + count` of the whole vector."""
+        """Yield matching views here and in the exchange, which holds values `first` to `first + count` of the whole vector."""
         for piece, moments in zip(self._pieces, self._moments, strict=True):
             begin, end = max(piece.start, first), min(piece.start + piece.values.numel(), first + count)
             if begin < end:
@@ -138,7 +140,7 @@ class Shard:
                 yield own, self._exchange[begin - first : end - first]
 
     def set_steps(self, steps: int) -> None:
-        """Of AdamW's bias correction."""
+        """Set the steps of AdamW's bias correction."""
         for state in self._optimizer.state.values():
             state["step"].fill_(steps)
 
@@ -161,13 +163,14 @@ class Shard:
     # --- training ---------------------------------------------------------------------------------------------------------
 
     def begin_round(self, seed: int) -> None:
-        """Chance (dropout) is drawn from a seed of the round and the member."""
+        """Begin a round with random numbers (dropout) from a seed of the round and the member."""
         torch.manual_seed(derived_seed(seed, "shard", self._setup.rank))
         self._shell.module.train()
 
     def accumulate(self, *, micro_batch: int, is_measured: bool, **batch: Any) -> Values:
-        """As `accumulate_gradient`, with micro-batches of so many rows of each member; each returns its parts of the sum of
-        the token losses, and where the step is measured those of the products, and the samples of the two groups."""
+        """Accumulate as `accumulate_gradient` does, with micro-batches of `micro_batch` rows per member. Each member returns
+        its part of the sum of the token losses and, for a measured step, its part of the products and the samples of the two
+        groups."""
         rows = Batch(**batch).to(self._device)
         num_samples = rows.num_samples
         passes = passes_of(num_samples, micro_batch * self._setup.size, is_measured=is_measured)
@@ -190,8 +193,8 @@ class Shard:
         return {"loss_sum": float(loss_sum), "products": products, "groups": [start, num_samples - start]}
 
     def _backward(self, rows: Batch, weights: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """One pass over rows `start` to `stop`, of which each member computes its part. Members without a row compute one that
-        does not count, because the others wait for them at every block."""
+        """Do one pass over rows `start` to `stop`, of which each member computes its part. A member without a row computes one
+        that does not count, because the others wait for it at every block."""
         first, last = part_of(start, stop, self._setup.rank, self._setup.size)
         counts = last > first
         own = rows.rows(first, last) if counts else rows.rows(start, start + 1)
@@ -202,11 +205,12 @@ class Shard:
         return total if counts else torch.zeros_like(total)
 
     def _products(self, earlier: list[Any]) -> torch.Tensor:
-        """`half_products` of the earlier gradient, which is added, and the last one, of the values that are here."""
+        """Return the `half_products` of the earlier gradient and the last one, for the values that are here, and add the
+        earlier one to the gradient."""
         products = torch.zeros(3, dtype=sum_dtype(self._device), device=self._device)
         for piece, before in zip(self._pieces, earlier, strict=True):
             coming = piece.parameter.grad
-            if before is None or coming is None:  # an expert that no token was sent to
+            if before is None or coming is None:  # an expert without tokens
                 one = coming if before is None else before
                 if one is not None:
                     values = _here(one).reshape(-1)
@@ -218,7 +222,7 @@ class Shard:
         return products
 
     def clip(self, max_norm: float) -> None:
-        """Shorten the gradient, if the norm of all of it is larger."""
+        """Scale the gradient down to this norm, if the norm over all members is larger."""
         held = self._with_gradients()
         local = torch.nn.utils.get_total_norm([piece.grad for piece in held if piece.grad is not None]).to(self._device)
         square = local.square()
@@ -226,7 +230,7 @@ class Shard:
         torch.nn.utils.clip_grads_with_norm_(held, max_norm, square.sqrt())
 
     def step(self, learning_rate: float) -> None:
-        """One step of AdamW with the accumulated gradient."""
+        """Do one step of AdamW with the accumulated gradient."""
         held = self._with_gradients()
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
@@ -235,7 +239,7 @@ class Shard:
             values.grad = None
 
     def _with_gradients(self) -> list[torch.nn.Parameter]:
-        """What is here of the parameters, each with what is here of its gradient."""
+        """Return the local values of the parameters, each with the local part of its gradient."""
         for piece in self._pieces:
             gradient = piece.parameter.grad
             piece.values.grad = None if gradient is None or not piece.values.numel() else _here(gradient)
@@ -245,7 +249,7 @@ class Shard:
 
     @torch.no_grad()
     def token_losses(self, **batch: Any) -> Values:
-        """Of this member's part of the rows [k, L], on the host, by the parameters that are here now."""
+        """Return the losses of this member's part of the rows, [k, L] on the host, by the parameters that are here now."""
         rows = Batch(**batch)
         first, last = part_of(0, rows.num_samples, self._setup.rank, self._setup.size)
         own = rows.rows(first, max(last, first + 1)) if first < rows.num_samples else rows.rows(0, 1)
@@ -254,7 +258,7 @@ class Shard:
 
     @torch.no_grad()
     def next_logits(self, ids: torch.Tensor) -> Values:
-        """Of the token that follows ids [n]: [V], from one member."""
+        """Return the logits of the token that follows ids [n]: [V], from one member only."""
         logits: torch.Tensor = self._evaluated(lambda: self._shell.next_logits(ids))
         return {"logits": logits} if self._setup.rank == 0 else {}
 
@@ -269,9 +273,9 @@ class Shard:
     # --- memory -----------------------------------------------------------------------------------------------------------
 
     def memory(self) -> Values:
-        """Bytes of activations for one row and for two; of the gradient and what is whole at a time; and those that this
-        process may still take of its GPU's memory, or none on a CPU."""
-        own: set[int] = set()  # of whole parameters while they are together; known by their memory, which stays the same
+        """Return the bytes of activations for one row and for two, the fixed bytes of the gradient and of undivided parameters,
+        and the bytes that this process may still take of its GPU's memory; None on a CPU."""
+        own: set[int] = set()  # storages of gathered parameters, which stay the same
 
         def note(module: torch.nn.Module, _: object) -> None:
             own.update(parameter.untyped_storage()._cdata for parameter in module.parameters())
@@ -280,14 +284,14 @@ class Shard:
         self._shell.module.train()
         counts = []
         with self._shell.keeping_activations():
-            for count in (1, 1, 2):  # the first time only makes the memory of whole parameters known
+            for count in (1, 1, 2):  # the first pass only finds the storages of gathered parameters
                 rows = synthetic_rows(count, self._setup.sequence_length, self._setup.vocab_size).to(self._device)
                 counts.append(self._root(lambda rows=rows: step_bytes(self._shell, rows, own)))
                 _reshard(self._root)
         for hook in hooks:
             hook.remove()
         self._shell.free_cache()
-        num_gradients = 1 + self._setup.run.batch.is_tested  # a measured step has an earlier one, too
+        num_gradients = 1 + self._setup.run.batch.is_tested  # a measured step also holds the earlier gradient
         fixed = self._whole_bytes + num_gradients * sum(piece.values.nbytes for piece in self._pieces)
         return {"one": counts[1], "two": counts[2], "fixed": fixed, "free": self._free_bytes()}
 
@@ -319,7 +323,8 @@ COMMANDS: dict[str, Callable[..., Values | None]] = {
 
 
 class _Root(torch.nn.Module):
-    """Runs what computes with the model: inside, parameters outside of the blocks are whole; each block's are while it runs."""
+    """Runs work that computes with the model: inside, parameters outside of the blocks are gathered; those of a block only
+    while it runs."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -330,8 +335,8 @@ class _Root(torch.nn.Module):
 
 
 def _shard(root: torch.nn.Module, blocks: list[torch.nn.Module], mesh: DeviceMesh | None, *, is_half: bool) -> None:
-    """Blocks travel and compute in bfloat16 where the model does; their gradients are summed in float32. What is outside of
-    blocks, embeddings, head and the last norm, stays in float32 until autocast."""
+    """Divide the model. Blocks travel and compute in bfloat16 where the model does, and their gradients are summed in float32.
+    Embeddings, head and the last norm, which are outside of blocks, stay in float32 until autocast."""
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     plain = MixedPrecisionPolicy()
     for block in blocks:
@@ -339,21 +344,21 @@ def _shard(root: torch.nn.Module, blocks: list[torch.nn.Module], mesh: DeviceMes
     fully_shard(root, mesh=mesh, reshard_after_forward=True, mp_policy=plain)
     for part in root.modules():
         if isinstance(part, FSDPModule):
-            # sums, not means: every row has its weight already; and not a kind of sum that gloo lacks
+            # Sums, not means: every row has its weight already. And only kinds of sums that gloo supports.
             part.set_force_sum_reduction_for_comms(True)
             part.set_gradient_divide_factor(1.0)
-            if hasattr(part, "set_reduce_scatter_unused_params"):  # an expert that has a token elsewhere only; torch 2.13
+            if hasattr(part, "set_reduce_scatter_unused_params"):  # an expert may have tokens on other members only; torch 2.13
                 part.set_reduce_scatter_unused_params(True, recurse=False)
 
 
 def _reshard(root: torch.nn.Module) -> None:
-    """After a forward without a backward."""
+    """Divide the parameters again, after a forward without a backward."""
     for part in root.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
 
 
 def _here(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a sharded tensor, in the same memory."""
+    """Return this process's part of a sharded tensor, in the same memory."""
     assert isinstance(tensor, DTensor)
     return tensor.to_local()

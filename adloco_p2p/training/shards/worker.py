@@ -1,7 +1,7 @@
 """The process of one `Shard`: `python -m adloco_p2p.training.shards.worker SOCKET EXCHANGE BYTES`.
 
-Reads from its parent's end of a socket: first a `Setup`, then commands, each a method of `Shard` and its arguments, and answers
-each of them. The thread that reads ends the process when the parent is gone, whatever it is computing or waiting for.
+It reads from its parent's end of a socket: first a `Setup`, then commands, each a method of `Shard` and its arguments, and
+answers each of them. The thread that reads ends the process when the parent is gone, whatever it is computing or waiting for.
 """
 
 import mmap
@@ -20,7 +20,7 @@ def main() -> None:
     memory = mmap.mmap(exchange, size)
     os.close(exchange)
 
-    import torch  # now that a parent that is gone ends this process
+    import torch  # only now does the process end with its parent
 
     from adloco_p2p import decode
     from adloco_p2p.errors import ConfigError, brief
