@@ -9,7 +9,7 @@ warm-up, which won there for H 32 and for H 64. Each H gets nine pairs of outer 
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from functools import partial
 from statistics import fmean
 
@@ -17,7 +17,7 @@ from benchmarks.carried_over import shown
 from benchmarks.method.figures import estimate, losses_of
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, diloco
-from benchmarks.method.store import RESULTS, command_line, pack, records_by_key
+from benchmarks.method.store import RESULTS, Record, command_line, pack, records_by_key
 from benchmarks.tuned import FIRST, OTHERS, SEEDS, Pair, Runs, Search, train
 
 KEPT = RESULTS / "tuned_outer.jsonl.gz"
@@ -77,15 +77,16 @@ def grid_table(runs: Runs) -> list[str]:
     return lines
 
 
-TABLES: dict[str, Callable[[Runs], Sequence[str]]] = {"tuned outer": winner_table, "tuned outer grid": grid_table}
+def tables(records: Mapping[str, Record]) -> dict[str, list[str]]:
+    runs = Runs(records, SEARCH)
+    return {"tuned outer": winner_table(runs), "tuned outer grid": grid_table(runs)}
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    """The tables, and the packed records."""
+    """Rewrite the tables, and pack the records of whole rows."""
     records = records_by_key(KEPT, arguments.runs)
-    runs = Runs(records, SEARCH)
-    rewrite(RESULTS / "tuned.md", {name: list(table(runs)) for name, table in TABLES.items()})
-    pack([records[key] for key in sorted(runs.keys() & records.keys())], KEPT)
+    rewrite(RESULTS / "tuned.md", tables(records))
+    pack([records[key] for key in sorted(Runs(records, SEARCH).keys() & records.keys())], KEPT)
 
 
 def main() -> None:

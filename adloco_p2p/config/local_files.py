@@ -146,8 +146,8 @@ def needs_shared_text(run: RunConfig, machine: PeerConfig) -> bool:
 
 
 def with_shared_inputs(run: RunConfig, workdir: Path) -> RunConfig:
-    """Return the run as this machine reads it: inputs that came from other peers lie in the working directory. The digest of the
-    result is not the run's."""
+    """Return the run as this machine reads it: inputs that came from other peers lie in the working directory. The digest of
+    the result is not the run's."""
     if run.model.share and (workdir / SHARED_MODEL).is_dir():
         base = str((workdir / SHARED_MODEL).resolve())
         tokenizer = replace(run.tokenizer, source=base) if run.tokenizer.source == run.model.pretrained else run.tokenizer

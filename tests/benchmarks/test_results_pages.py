@@ -28,6 +28,7 @@ from benchmarks import (
     sizes,
     small_vocabulary,
     tuned,
+    tuned_outer,
     unequal_machines,
 )
 from benchmarks.assessed import report as assessed
@@ -89,10 +90,15 @@ def records_of(path: Path) -> list[Record]:
 Tables = dict[str, list[str]]
 TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
     "presets": ("bytes.md", lambda: {"presets": presets.table(records_of(presets.KEPT))}),
-    "not built": ("bytes.md", lambda: {"not built": not_built.table(records_of(not_built.KEPT))}),
+    "not built": ("bytes.md", lambda: {"not built": not_built.table(not_built.BYTES, records_of(not_built.KEPT))}),
+    "steps of others": (
+        "method.md",
+        lambda: {"steps of others": not_built.table(not_built.STEPS_OF_OTHERS, records_of(not_built.KEPT))},
+    ),
     "outer state": ("bytes.md", lambda: {"states": outer_state.table(records_of(outer_state.KEPT))}),
     "grid": ("time.md", lambda: {"grid": grid_tables.utilisation_table(records_of(grid.KEPT))}),
     "grid, bytes": ("time.md", lambda: {"wire": grid_tables.bytes_table(records_of(grid.KEPT))}),
+    "tuned outer": ("tuned.md", lambda: tuned_outer.tables(records_by_key(tuned_outer.KEPT, []))),
     "decayed": ("tuned.md", lambda: {"decayed": decayed.table(records_of(decayed.KEPT))}),
     "muon": ("muon.md", lambda: muon.tables(muon.Cells(), muon.SEEDS)),
     "seeds and scalars": ("seed_scalar.md", lambda: {"seed scalar": seed_scalar.table(records_of(seed_scalar.KEPT))}),
