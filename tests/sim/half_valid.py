@@ -126,10 +126,12 @@ SENDERS: dict[str, Callable[[int], tuple[Result, int]]] = {"member": by_member, 
 
 def problem_of(result: Result, num_sent: int) -> str:
     """Why the promises were not kept, or nothing was shown; empty otherwise."""
-    if num_sent < LEAST_SENT:
-        return f"{num_sent} messages were sent"
+    if result.problem:
+        return result.problem
     wrong = result.arena.num_wrong_steps
-    return result.problem or (f"steps with an average that no honest host computed: {wrong}" if wrong else "")
+    if wrong:
+        return f"steps with an average that no honest host computed: {wrong}"
+    return f"{num_sent} messages were sent" if num_sent < LEAST_SENT else ""
 
 
 class Tally:
