@@ -154,6 +154,11 @@ class RoundState:
         return self.me in self.averaged_hosts
 
     @property
+    def is_left_out(self) -> bool:
+        """Whether the aggregation rule left this host's pseudo-gradient out of the committed average."""
+        return self.average is not None and not self.is_void and self.me in self.average.left_out
+
+    @property
     def averaged_hosts(self) -> tuple[PeerId, ...]:
         """The hosts whose pseudo-gradients are in this host's average."""
         if self.average is None:

@@ -1,7 +1,8 @@
-"""Rounds of this peer without a result: inner steps that diverged, and outer steps that were refused.
+"""Rounds of this peer without a result: inner steps that diverged, outer steps that were refused, and contributions that the
+aggregation rule left out.
 
-Neither changes the outer state, so training can always continue from the newest checkpoint. All hosts refuse the same outer
-steps, because the decision follows from the state and the average, which are equal everywhere.
+The first two do not change the outer state, so training can always continue from the newest checkpoint. All hosts refuse the
+same outer steps, because the decision follows from the state and the average, which are equal everywhere.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ FRUITLESS_ROUNDS = 4
 """Rounds in a row after which a peer gives up. A single bad batch, or a false contribution to an average, has passed after one
 or two; with a learning rate that is too high, or with faulty memory, no later round is better."""
 REMEDY = "lower inner.learning_rate; on one machine only: faulty memory or an overclocked GPU"
+LEFT_OUT_REMEDY = "if it lasts: faulty memory, an overclocked GPU, or data that have little in common with those of the others"
 
 
 def note_round(hosted: HostedInstance, outer: OuterRound) -> list[telemetry.Log]:
@@ -30,6 +32,23 @@ def note_round(hosted: HostedInstance, outer: OuterRound) -> list[telemetry.Log]
         what = "the inner steps diverged, and nothing was sent"
     message = f"round {outer.round}, instance {instance}: {what}; going on from the state before ({REMEDY})"
     return [telemetry.Warning(key=key, message=message, active=True)]
+
+
+def note_left_out(hosted: HostedInstance, outer: OuterRound) -> list[telemetry.Log]:
+    """Return the warning that begins when a committed average lacks this peer's contribution by the aggregation rule, or that
+    ends with the next one that has it."""
+    instance, key = outer.instance, f"left out {outer.instance}"
+    if outer.is_left_out:
+        hosted.is_left_out = True
+        message = (
+            f"round {outer.round}, instance {instance}: the aggregation rule left this peer's contribution out, because it"
+            f" contradicts most others ({LEFT_OUT_REMEDY})"
+        )
+        return [telemetry.Warning(key=key, message=message, active=True)]
+    if not (hosted.is_left_out and outer.is_averaged):
+        return []
+    hosted.is_left_out = False
+    return [telemetry.Warning(key=key, message=f"instance {instance}: the averages have this peer's work again", active=False)]
 
 
 def reason_to_stop(instances: Mapping[InstanceId, HostedInstance]) -> str:

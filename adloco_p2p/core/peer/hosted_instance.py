@@ -58,6 +58,8 @@ class HostedInstance:
     """Scores still to be reported, one per report, oldest first."""
     fruitless_rounds: int = 0
     """Diverged rounds in a row; see `divergence.py`."""
+    is_left_out: bool = False
+    """Whether the last committed average that could have this peer's contribution left it out."""
     fetch: Fetch | None = None
     failed_fetches: int = 0
     """Failed transfers in a row since the state is needed."""

@@ -73,7 +73,7 @@ from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.assessing import looks_due
 from adloco_p2p.core.peer.boundary import Boundary
 from adloco_p2p.core.peer.catch_up import CatchingUp
-from adloco_p2p.core.peer.divergence import note_round, reason_to_stop
+from adloco_p2p.core.peer.divergence import note_left_out, note_round, reason_to_stop
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.finishing import Finishing
 from adloco_p2p.core.peer.lifecycle import Lifecycle, Stage
@@ -453,7 +453,8 @@ class Peer:
         hosted.state_digest = outer.applied.state_digest if outer.applied is not None else None
         if not outer.is_agreed:
             hosted.unproven.add((outer.instance, outer.round))
-        effects = [round_line(outer), *note_round(hosted, outer), *self._arrive(outer.instance, outer.round + 1, now)]
+        warnings = [*note_round(hosted, outer), *note_left_out(hosted, outer)]
+        effects = [round_line(outer), *warnings, *self._arrive(outer.instance, outer.round + 1, now)]
         hosted.is_carried = outer.is_carrying
         following = hosted.rounds.get(outer.round + 1)
         if following is not None:

@@ -1,10 +1,10 @@
 """Rounds that led nowhere: what the user is told, and when the peer gives up."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adloco_p2p.core.model.events import OuterApplied
 from adloco_p2p.core.model.scalars import InstanceId
-from adloco_p2p.core.peer.divergence import FRUITLESS_ROUNDS, note_round, reason_to_stop
+from adloco_p2p.core.peer.divergence import FRUITLESS_ROUNDS, note_left_out, note_round, reason_to_stop
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from tests.core.core_values import STATE
 
@@ -19,6 +19,8 @@ class Ended:
     round: int
     has_diverged: bool = True
     applied: OuterApplied | None = None
+    is_left_out: bool = False
+    is_averaged: bool = True
 
 
 def note(instances: dict[InstanceId, HostedInstance], ended: Ended) -> list[tuple[str, bool]]:
@@ -35,6 +37,23 @@ def test_the_warning_names_the_failure_and_ends_with_the_next_good_round() -> No
     assert active and message.startswith("round 4, instance 7: the outer step would have led to parameters")
     assert note(instances, Ended(SEVEN, 5, has_diverged=False)) == [("instance 7 trains again", False)]
     assert note(instances, Ended(SEVEN, 6, has_diverged=False)) == []  # said once
+
+
+def test_the_warning_of_a_contribution_that_was_left_out_ends_with_the_next_one_that_is_averaged() -> None:
+    hosted, ended = HostedInstance(), Ended(SEVEN, 3, has_diverged=False)
+
+    def noted(**changes: bool) -> list[tuple[str, bool]]:
+        logs = note_left_out(hosted, replace(ended, **changes))  # type: ignore[arg-type]
+        return [(log.message, log.active) for log in logs]  # type: ignore[attr-defined]
+
+    assert noted() == []
+    ((message, active),) = noted(is_left_out=True, is_averaged=False)
+    assert active and message.startswith(
+        "round 3, instance 7: the aggregation rule left this peer's contribution out, because it"
+    )
+    assert noted(is_averaged=False) == [], "a void round shows nothing"
+    assert noted() == [("instance 7: the averages have this peer's work again", False)]
+    assert noted() == []
 
 
 def test_only_so_many_rounds_in_a_row_of_one_instance_are_a_reason_to_stop() -> None:
