@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.averaging.phases import Phase
-from adloco_p2p.core.model.events import Effect, Event
+from adloco_p2p.core.model.effects import Effect
+from adloco_p2p.core.model.events import Event
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Phase as PhaseLog
 from adloco_p2p.core.peer.agreement_port import Agreement

@@ -32,7 +32,8 @@ from pathlib import Path
 from statistics import median
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Effect, Event
+from adloco_p2p.core.model.effects import Effect
+from adloco_p2p.core.model.events import Event
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.peer.agreement_port import Agreement

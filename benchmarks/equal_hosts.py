@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.effects import RunInner
 from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.batch import Batch

@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Broadcast, Outcome, Send
+from adloco_p2p.core.model.effects import Broadcast, Send
 from adloco_p2p.core.model.messages import Entries, Heartbeat
+from adloco_p2p.core.model.outcomes import Outcome
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.event_queue import EventQueue

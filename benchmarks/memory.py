@@ -29,7 +29,7 @@ import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import AveragingConfig, ModelConfig, OuterConfig, RunConfig
-from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.effects import RunInner
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.equal_hosts import ME, round_of, zeros

@@ -1,6 +1,6 @@
 """Hosts of a simulated swarm that train a constant batch of one instance, each in the time that its samples take."""
 
-from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.effects import RunInner
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.sim.device import HashDevice
 

@@ -27,7 +27,7 @@ from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.commands.train import _ended, _keep_command, _run_config, shortest
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.run_config import DataConfig, RunConfig
-from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.effects import Stop
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.workdir import Workdir, read_command

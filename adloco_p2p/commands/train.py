@@ -17,7 +17,7 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.plugins import check_packages, packages_of
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
-from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.effects import Stop
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.adapters.imports import collecting_nothing
 from adloco_p2p.storage.admission_files import read_address

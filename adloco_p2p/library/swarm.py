@@ -21,7 +21,7 @@ from adloco_p2p.config.load import Loaded, load_peer, load_run, load_run_setting
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.effects import Stop
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Stamped

@@ -15,7 +15,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.agreement.observer import Observer
 from adloco_p2p.core.ledger.contributions import leaderboard
-from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.effects import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.protocol import unfollowed

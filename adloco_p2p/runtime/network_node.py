@@ -18,7 +18,8 @@ from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import kept_bytes, results_kept
 from adloco_p2p.core.model.course import until
-from adloco_p2p.core.model.events import Durable, Received, Started, StateServed, Stop
+from adloco_p2p.core.model.effects import Stop
+from adloco_p2p.core.model.events import Durable, Received, Started, StateServed
 from adloco_p2p.core.model.ledger_entry import Evidence, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.plan import roster_of

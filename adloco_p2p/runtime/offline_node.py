@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
-from adloco_p2p.core.model.events import Started, Stop
+from adloco_p2p.core.model.effects import Stop
+from adloco_p2p.core.model.events import Started
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.peer.peer import Peer

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from adloco_p2p.core.model.assessments import AssessContribution
 from adloco_p2p.core.model.averages import Average
-from adloco_p2p.core.model.events import ApplyOuter, CarryOver, Evaluate, InnerResult, MeasureStep, RunInner
+from adloco_p2p.core.model.effects import ApplyOuter, CarryOver, Evaluate, MeasureStep, RunInner
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId

@@ -4,31 +4,33 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from adloco_p2p.core.model.events import (
+from adloco_p2p.core.model.effects import (
     ApplyOuter,
     CarryOver,
-    DeviceEnd,
     DeviceJob,
     DiscardRound,
     DropInstance,
     Effect,
     EndInner,
     Evaluate,
-    Evaluated,
-    Event,
-    InnerFinished,
     MeasureStep,
-    OuterApplied,
     Probe,
-    Probed,
     ReleaseState,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
     SnapshotState,
+    Transition,
+)
+from adloco_p2p.core.model.events import (
+    DeviceEnd,
+    Evaluated,
+    Event,
+    InnerFinished,
+    OuterApplied,
+    Probed,
     StateKept,
     StepMeasured,
-    Transition,
     TransitionApplied,
 )
 from adloco_p2p.core.model.scalars import InstanceId

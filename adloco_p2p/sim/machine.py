@@ -11,24 +11,11 @@ from dataclasses import replace
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
-from adloco_p2p.core.model.events import (
-    Broadcast,
-    Commanded,
-    Decided,
-    DiscardRound,
-    Durable,
-    Effect,
-    Event,
-    FetchState,
-    Persist,
-    Received,
-    Send,
-    Started,
-    Stop,
-    Ticked,
-)
+from adloco_p2p.core.model.effects import Broadcast, DiscardRound, Effect, FetchState, Persist, Send, Stop
+from adloco_p2p.core.model.events import Commanded, Durable, Event, Received, Started, Ticked
 from adloco_p2p.core.model.ledger_entry import ProofOfWork, Vote
 from adloco_p2p.core.model.messages import Ack, Heartbeat, Message, Promise, Proposal
+from adloco_p2p.core.model.outcomes import Decided
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import PeerId

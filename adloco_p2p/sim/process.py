@@ -2,7 +2,7 @@
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.model.averages import results_kept
-from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.effects import Stop
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.sim.averaging import AverageBuffers

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from adloco_p2p.core.model.events import FetchFailed, FetchState, StateFetched, StateServed
+from adloco_p2p.core.model.effects import FetchState
+from adloco_p2p.core.model.events import FetchFailed, StateFetched, StateServed
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.sim.process import Process
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
-from adloco_p2p.core.model.events import Decided, Outcome
 from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity

@@ -15,7 +15,8 @@ from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.ledger.validation import num_emergencies
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.core.model.events import Commanded, Stop
+from adloco_p2p.core.model.effects import Stop
+from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.first_seats import free_first_seats
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.messages import Supply

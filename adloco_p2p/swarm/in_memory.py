@@ -13,7 +13,8 @@ import torch
 
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import AverageFinished, FetchState
+from adloco_p2p.core.model.effects import FetchState
+from adloco_p2p.core.model.events import AverageFinished
 from adloco_p2p.core.model.messages import WireMessage
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId

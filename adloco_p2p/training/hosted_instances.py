@@ -17,7 +17,7 @@ from functools import cached_property, partial
 import torch
 
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.effects import RunInner
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.measurers import is_assessed
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, within_scalars

@@ -16,7 +16,8 @@ import transformers
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.assessments import AssessContribution
-from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.effects import RunInner
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.batch import Batch, Feed

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from adloco_p2p.config.run_config import InnerConfig
-from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.effects import RunInner
 
 DEFAULT_WARMUP_STEPS = 64
 """Inner steps of warm-up where the run gives neither steps nor samples."""

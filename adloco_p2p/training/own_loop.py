@@ -19,7 +19,8 @@ import torch
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.assessments import AssessContribution
-from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.effects import RunInner
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import ConfigError

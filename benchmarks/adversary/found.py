@@ -12,7 +12,8 @@ from adloco_p2p.core.agreement.ledger_sync import LedgerExchange
 from adloco_p2p.core.ledger.desk import Desk
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Commanded, FetchState, StateServed
+from adloco_p2p.core.model.effects import FetchState
+from adloco_p2p.core.model.events import Commanded, StateServed
 from adloco_p2p.core.model.hash_tree import leaf_hash, shard_hash
 from adloco_p2p.core.model.ledger_entry import (
     Head,

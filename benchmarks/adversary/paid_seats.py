@@ -20,10 +20,10 @@ from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.ledger import proof_of_work
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, Puzzle
-from adloco_p2p.core.model.events import Outcome as Effects
 from adloco_p2p.core.model.first_seats import FIRST_SEATS
 from adloco_p2p.core.model.ledger_entry import JoinRequest, ProofOfWork
 from adloco_p2p.core.model.messages import Heartbeat
+from adloco_p2p.core.model.outcomes import Outcome as Effects
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, PeerId

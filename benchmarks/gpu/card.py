@@ -9,7 +9,8 @@ import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import EvaluationConfig, InnerConfig, ModelConfig, RunConfig
-from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.effects import RunInner
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training.hosting import Hosting

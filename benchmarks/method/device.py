@@ -13,7 +13,8 @@ import torch
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.averages import Average
-from adloco_p2p.core.model.events import ApplyOuter, CarryOver, Evaluate, InnerResult, MeasureStep, RunInner
+from adloco_p2p.core.model.effects import ApplyOuter, CarryOver, Evaluate, MeasureStep, RunInner
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from adloco_p2p.core.model.events import FetchState
+from adloco_p2p.core.model.effects import FetchState
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.digest import state_digest
 from adloco_p2p.swarm.transport.endpoint import Endpoint

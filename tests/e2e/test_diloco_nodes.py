@@ -12,7 +12,8 @@ from adloco_p2p.config.run_config import AveragingConfig, OuterConfig, RunConfig
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import Durable, InnerResult, Received, RunInner, Started, Stop
+from adloco_p2p.core.model.effects import RunInner, Stop
+from adloco_p2p.core.model.events import Durable, InnerResult, Received, Started
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity

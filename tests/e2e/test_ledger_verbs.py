@@ -12,8 +12,9 @@ import pytest
 import adloco_p2p
 from adloco_p2p.cli import main
 from adloco_p2p.core.agreement.consensus import Consensus
-from adloco_p2p.core.model.events import Outcome, Persist
+from adloco_p2p.core.model.effects import Persist
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.outcomes import Outcome
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records
 from adloco_p2p.storage.journal import Journal

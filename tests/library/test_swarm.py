@@ -12,7 +12,7 @@ import torch
 
 import adloco_p2p
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.effects import Stop
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.runtime.adapters.embedding import Embedding

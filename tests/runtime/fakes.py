@@ -9,18 +9,11 @@ from typing import Any
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import (
-    AverageFinished,
-    Broadcast,
-    Durable,
-    FetchState,
-    InnerResult,
-    Outcome,
-    RunInner,
-    Started,
-)
+from adloco_p2p.core.model.effects import Broadcast, FetchState, RunInner
+from adloco_p2p.core.model.events import AverageFinished, Durable, InnerResult, Started
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.messages import Leave
+from adloco_p2p.core.model.outcomes import Outcome
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId

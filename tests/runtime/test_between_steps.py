@@ -8,24 +8,26 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from adloco_p2p.core.model.events import (
+from adloco_p2p.core.model.effects import (
     ApplyOuter,
     DeviceEffect,
-    DeviceEnd,
     DiscardRound,
-    Durable,
     EndInner,
     Evaluate,
-    Evaluated,
-    Event,
-    InnerFinished,
-    OuterApplied,
     Probe,
-    Probed,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
     Transition,
+)
+from adloco_p2p.core.model.events import (
+    DeviceEnd,
+    Durable,
+    Evaluated,
+    Event,
+    InnerFinished,
+    OuterApplied,
+    Probed,
     TransitionApplied,
 )
 from adloco_p2p.core.model.lineage import Merge, ProbeVerdict

@@ -10,22 +10,17 @@ from typing import TypeVar
 
 import pytest
 
-from adloco_p2p.core.model.events import (
+from adloco_p2p.core.model.effects import (
     ApplyOuter,
     DropInstance,
-    Durable,
     Evaluate,
-    Event,
-    InnerFinished,
-    OuterApplied,
     Probe,
-    Probed,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
     Transition,
-    TransitionApplied,
 )
+from adloco_p2p.core.model.events import Durable, Event, InnerFinished, OuterApplied, Probed, TransitionApplied
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.planning.round_plan import genesis

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.effects import Send
 from adloco_p2p.core.model.messages import PullEntries
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.runtime.follow_swarm import _ObserverNode

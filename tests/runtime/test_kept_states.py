@@ -8,17 +8,16 @@ import pytest
 import torch
 
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
-from adloco_p2p.core.model.events import (
+from adloco_p2p.core.model.effects import (
     ApplyOuter,
     DeviceEffect,
-    Event,
     FetchState,
     ReleaseState,
     RunInner,
     SnapshotState,
-    StateKept,
     Transition,
 )
+from adloco_p2p.core.model.events import Event, StateKept
 from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import StateTransferFailed

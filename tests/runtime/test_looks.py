@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from adloco_p2p.core.model.assessments import AssessContribution, ContributionAssessed, ShowContribution
-from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluate, Event, RunInner
+from adloco_p2p.core.model.effects import DiscardRound, Effect, Evaluate, RunInner
+from adloco_p2p.core.model.events import Event
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, ContributionNotShown, DeviceError
 from adloco_p2p.runtime.node.device_worker import DeviceWorker

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from adloco_p2p.core.model.events import Effect, Event, Received, Stop
+from adloco_p2p.core.model.effects import Effect, Stop
+from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.messages import Ping
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import Log, Stopped

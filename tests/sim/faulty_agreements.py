@@ -14,9 +14,10 @@ from adloco_p2p.core.agreement.recovery import RecoveredState
 from adloco_p2p.core.agreement.slot import Slot
 from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
-from adloco_p2p.core.model.events import Outcome, Persist
+from adloco_p2p.core.model.effects import Persist
 from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.messages import Refusal
+from adloco_p2p.core.model.outcomes import Outcome
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.effects import RunInner
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, WorkRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.device import HashDevice

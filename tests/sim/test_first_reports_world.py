@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from adloco_p2p.core.model.events import ApplyOuter
+from adloco_p2p.core.model.effects import ApplyOuter
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.sim.device import DeviceTraits, HashDevice, hashed
 from adloco_p2p.sim.faults import Faults

@@ -2,7 +2,8 @@
 
 import pytest
 
-from adloco_p2p.core.model.events import Commanded, FetchState, StateServed
+from adloco_p2p.core.model.effects import FetchState
+from adloco_p2p.core.model.events import Commanded, StateServed
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.links import STATE_BYTES

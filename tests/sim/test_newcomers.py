@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
-from adloco_p2p.core.model.events import FetchState
+from adloco_p2p.core.model.effects import FetchState
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.sim.cached_rule import production_rule

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from adloco_p2p.core.model.events import ApplyOuter, InnerResult, RunInner
+from adloco_p2p.core.model.effects import ApplyOuter, RunInner
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.divergence import FRUITLESS_ROUNDS
 from adloco_p2p.sim.checkers import Violation

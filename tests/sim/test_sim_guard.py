@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from adloco_p2p.core.model.averages import Average
-from adloco_p2p.core.model.events import ApplyOuter, MeasureStep
+from adloco_p2p.core.model.effects import ApplyOuter, MeasureStep
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import GuardRules, Rules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId

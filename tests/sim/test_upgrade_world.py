@@ -8,7 +8,8 @@ import pytest
 from adloco_p2p.core.agreement.consensus import SPLIT
 from adloco_p2p.core.agreement.ledger_sync import _next_entries
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Commanded, Effect, Event, Stop
+from adloco_p2p.core.model.effects import Effect, Stop
+from adloco_p2p.core.model.events import Commanded, Event
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.protocol import CANNOT_FOLLOW, FIRST_UPGRADABLE, UPGRADE_REMEDY
 from adloco_p2p.core.model.report import Report

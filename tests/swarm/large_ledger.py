@@ -22,8 +22,8 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot
+from adloco_p2p.core.model.effects import Persist
 from adloco_p2p.core.model.electorate import electorate
-from adloco_p2p.core.model.events import Persist
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, PseudoGradientStatistics
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry, SignedReport, Value, Verify

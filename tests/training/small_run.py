@@ -6,7 +6,7 @@ import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import EvaluationConfig, InnerConfig, ModelConfig, OuterConfig, RunConfig, Scalar
-from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.effects import RunInner
 from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adloco_p2p.config.run_config import AveragingConfig, OuterConfig
-from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.effects import RunInner
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.training.hosting import Hosting

@@ -12,7 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from adloco_p2p.cli import main
 from adloco_p2p.config.run_config import AveragingConfig, LoraConfig, ModelConfig, RunConfig
-from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.effects import RunInner
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import DeviceError

@@ -10,7 +10,8 @@ import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig
-from adloco_p2p.core.model.events import ApplyOuter, Event, InnerFinished, OuterApplied, Transition, TransitionApplied
+from adloco_p2p.core.model.effects import ApplyOuter, Transition
+from adloco_p2p.core.model.events import Event, InnerFinished, OuterApplied, TransitionApplied
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import ConfigError

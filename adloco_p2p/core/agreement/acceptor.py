@@ -20,7 +20,7 @@ from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot
-from adloco_p2p.core.model.events import Persist, Send
+from adloco_p2p.core.model.effects import Persist, Send
 from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.messages import Accepted, Ack, Chosen, Prepare, Promise, Promised, Proposal, Refusal, Supply, Voted
 from adloco_p2p.core.model.scalars import Digest, PeerId

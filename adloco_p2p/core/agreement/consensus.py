@@ -43,8 +43,8 @@ from adloco_p2p.core.ledger.proof_of_work import PROOF_ROUNDS, CheckBudget, Puzz
 from adloco_p2p.core.ledger.validation import door_of, may_have_ended
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.certificate import Certificate
+from adloco_p2p.core.model.effects import Persist, Send
 from adloco_p2p.core.model.electorate import electorate
-from adloco_p2p.core.model.events import Decided, Outcome, Persist, Send
 from adloco_p2p.core.model.ledger_entry import (
     MAX_VALUE_BYTES,
     Decree,
@@ -72,6 +72,7 @@ from adloco_p2p.core.model.messages import (
     SlotMessage,
     Supply,
 )
+from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
 from adloco_p2p.core.model.protocol import NEWEST, UPGRADE_REMEDY
 from adloco_p2p.core.model.report import Report

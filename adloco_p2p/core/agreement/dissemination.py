@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from adloco_p2p.core.agreement.slot import Context, Slot
-from adloco_p2p.core.model.events import Broadcast, Send
+from adloco_p2p.core.model.effects import Broadcast, Send
 from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Proposal, Supply
 from adloco_p2p.core.model.scalars import PeerId

@@ -6,8 +6,10 @@ alone, or several peers in one process. Peers on a network use `core/agreement/g
 
 from collections.abc import Callable, Collection, Sequence
 
-from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, Persist, ReportHeard
+from adloco_p2p.core.model.effects import Broadcast, Persist
+from adloco_p2p.core.model.events import ReportHeard
 from adloco_p2p.core.model.messages import AverageDigest
+from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity

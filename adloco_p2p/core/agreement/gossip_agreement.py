@@ -14,7 +14,8 @@ from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.ledger.proof_of_work import Puzzle
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
+from adloco_p2p.core.model.effects import Persist
+from adloco_p2p.core.model.events import PeerBack, PeerGone
 from adloco_p2p.core.model.ledger_entry import Decree, ProofOfWork, Reorg, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import (
     AverageDigest,
@@ -27,6 +28,7 @@ from adloco_p2p.core.model.messages import (
     PullEntries,
     SlotMessage,
 )
+from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan import Decide, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity

@@ -8,7 +8,7 @@ from adloco_p2p.core.agreement.entry_donors import EntryDonors, is_far, remember
 from adloco_p2p.core.ledger.fork_choice import CandidateChain, outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.effects import Send
 from adloco_p2p.core.model.ledger_entry import MAX_ENTRIES, Head, LedgerEntry, Verify
 from adloco_p2p.core.model.messages import MAX_LOCATOR, Entries, PullEntries
 from adloco_p2p.core.model.plan import Decide, members_of

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from adloco_p2p.core.agreement.known_peers import MAX_KNOWN, KnownPeers
 from adloco_p2p.core.agreement.living import Living
-from adloco_p2p.core.model.events import Broadcast, Effect, Send
+from adloco_p2p.core.model.effects import Broadcast, Effect, Send
 from adloco_p2p.core.model.ledger_entry import Decree, Head, JoinRequest, ProofOfWork, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import MAX_HEARD, MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
 from adloco_p2p.core.model.roster_entry import Capacity

@@ -15,8 +15,8 @@ from adloco_p2p.core.agreement.ledger_sync import LedgerExchange
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.ledger.fork_choice import is_backed, switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.model.effects import Send
 from adloco_p2p.core.model.electorate import electorate, electors, is_emergency
-from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, WireMessage
 from adloco_p2p.core.model.plan import Decide, RoundPlan, members_of, roster_of

@@ -12,8 +12,8 @@ from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.electorate import electorate, electors, is_majority
-from adloco_p2p.core.model.events import Outcome
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
+from adloco_p2p.core.model.outcomes import Outcome
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 

@@ -13,8 +13,9 @@ from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.ledger.validation import change_of, check_value
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Certificate
+from adloco_p2p.core.model.effects import Send
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.events import ReportHeard, Send
+from adloco_p2p.core.model.events import ReportHeard
 from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, LedgerEntry, SignedReport, Value
 from adloco_p2p.core.model.messages import Pull, Supply
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, roster_of

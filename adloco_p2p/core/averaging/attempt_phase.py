@@ -4,7 +4,7 @@ from adloco_p2p.core.averaging.attempt import RESEND_SECONDS
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import RoundState
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import Effect, Send
+from adloco_p2p.core.model.effects import Effect, Send
 from adloco_p2p.core.model.scalars import PeerId
 
 

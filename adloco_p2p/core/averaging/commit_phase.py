@@ -9,7 +9,8 @@ from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import RoundState
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import RepairAverage
-from adloco_p2p.core.model.events import ApplyOuter, AverageFailed, CarryOver, Effect, Send
+from adloco_p2p.core.model.effects import ApplyOuter, CarryOver, Effect, Send
+from adloco_p2p.core.model.events import AverageFailed
 from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.scalars import Digest, PeerId
 

@@ -11,8 +11,8 @@ serve the average; an average that a majority voted for is lost once none of its
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from adloco_p2p.core.model.effects import Effect
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.events import Effect
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
 from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.scalars import Digest, PeerId

@@ -33,21 +33,15 @@ from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import RoundState
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import settings_at
+from adloco_p2p.core.model.effects import DiscardRound, Effect, EndInner, Evaluate, MeasureStep, RunInner, Send
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import (
     AverageDecided,
     AverageFailed,
     AverageFinished,
-    DiscardRound,
-    Effect,
-    EndInner,
-    Evaluate,
     Evaluated,
     InnerResult,
-    MeasureStep,
     OuterApplied,
-    RunInner,
-    Send,
     StepMeasured,
 )
 from adloco_p2p.core.model.measurers import measurers

@@ -10,7 +10,8 @@ from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.phases import STEPS, WAITING, Phase
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import CancelAverage
-from adloco_p2p.core.model.events import AverageFinished, Effect, InnerResult, OuterApplied, Send, Totals
+from adloco_p2p.core.model.effects import Effect, Send
+from adloco_p2p.core.model.events import AverageFinished, InnerResult, OuterApplied, Totals
 from adloco_p2p.core.model.messages import AttemptFailed, AveragingMessage
 from adloco_p2p.core.model.report import InstanceReport, StepLosses
 from adloco_p2p.core.model.report_form import bits_of

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from adloco_p2p.core.model.events import Outcome, Persist
+from adloco_p2p.core.model.effects import Persist
 from adloco_p2p.core.model.messages import AverageDigest
+from adloco_p2p.core.model.outcomes import Outcome
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity

@@ -3,7 +3,7 @@
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import Effect
+from adloco_p2p.core.model.effects import Effect
 from adloco_p2p.core.model.measurers import drawn_look
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import PeerId

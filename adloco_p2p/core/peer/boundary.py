@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from math import inf
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import DropInstance, Effect, Transition, TransitionApplied
+from adloco_p2p.core.model.effects import DropInstance, Effect, Transition
+from adloco_p2p.core.model.events import TransitionApplied
 from adloco_p2p.core.model.lineage import Fork
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.plan_telemetry import fork_line, merge_line

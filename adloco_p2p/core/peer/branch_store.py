@@ -7,7 +7,8 @@ from dataclasses import replace
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID, MAX_BRANCHES, ROUNDS_OPEN, BranchState, PendingBranch
 from adloco_p2p.core.model.certificate import BranchProof
-from adloco_p2p.core.model.events import Effect, ReleaseState, SnapshotState, StateKept
+from adloco_p2p.core.model.effects import Effect, ReleaseState, SnapshotState
+from adloco_p2p.core.model.events import StateKept
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.lineage import Merge, normalized
 from adloco_p2p.core.model.plan import RoundPlan

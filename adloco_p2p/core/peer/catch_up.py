@@ -5,7 +5,7 @@ from collections.abc import Collection
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
-from adloco_p2p.core.model.events import DiscardRound, Effect
+from adloco_p2p.core.model.effects import DiscardRound, Effect
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport

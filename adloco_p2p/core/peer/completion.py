@@ -12,7 +12,7 @@ them count the same claims: they compare a digest, and exchange the claims thems
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from adloco_p2p.core.model.events import Effect, Send
+from adloco_p2p.core.model.effects import Effect, Send
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
 from adloco_p2p.core.model.messages import FinalClaim, RunComplete
 from adloco_p2p.core.model.scalars import Digest, PeerId

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
-from adloco_p2p.core.model.events import DiscardRound, Effect, FetchFailed, FetchState, Send, StateFetched
+from adloco_p2p.core.model.effects import DiscardRound, Effect, FetchState, Send
+from adloco_p2p.core.model.events import FetchFailed, StateFetched
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import isfinite
 
 from adloco_p2p.core.model import canonical, telemetry
-from adloco_p2p.core.model.events import Effect, Stop
+from adloco_p2p.core.model.effects import Effect, Stop
 from adloco_p2p.core.model.messages import RunComplete
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import InstanceId, PeerId

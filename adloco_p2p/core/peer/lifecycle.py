@@ -10,8 +10,10 @@ from dataclasses import replace
 from enum import StrEnum
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import Commanded, Effect, Outcome, Send, StateServed, Stop
+from adloco_p2p.core.model.effects import Effect, Send, Stop
+from adloco_p2p.core.model.events import Commanded, StateServed
 from adloco_p2p.core.model.messages import AverageDigest
+from adloco_p2p.core.model.outcomes import Outcome
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.protocol import CANNOT_FOLLOW, UPGRADE_REMEDY, unfollowed
 from adloco_p2p.core.model.scalars import InstanceId, PeerId

@@ -2,7 +2,7 @@
 
 The contract:
 - `handle` never blocks, never raises for anything that a remote peer does, and is the only way in which state changes.
-- Effects are performed in order; see `events.py`.
+- Effects are performed in order; see `effects.py`.
 - `next_deadline` is an instant or None; the loop feeds `Ticked` when it has passed.
 - The same state, event and `now` give the same effects.
 
@@ -31,20 +31,17 @@ from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model.assessments import ContributionAssessed
 from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.course import work_at
+from adloco_p2p.core.model.effects import DiscardRound, Effect
 from adloco_p2p.core.model.events import (
     AverageDecided,
     AverageFailed,
     AverageFinished,
     Commanded,
-    Decided,
     DeviceEnd,
-    DiscardRound,
-    Effect,
     Evaluated,
     Event,
     FetchFailed,
     InnerFinished,
-    Outcome,
     OuterApplied,
     PeerBack,
     PeerGone,
@@ -62,6 +59,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
+from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan_telemetry import heldout_lines, ruled_lines, task_lines
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import WorkRules

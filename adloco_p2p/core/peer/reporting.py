@@ -7,7 +7,8 @@ from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.assessments import ContributionAssessed
 from adloco_p2p.core.model.complaints import PartNotShown
-from adloco_p2p.core.model.events import Effect, InnerFinished, InnerResult, Probe, Probed
+from adloco_p2p.core.model.effects import Effect, Probe
+from adloco_p2p.core.model.events import InnerFinished, InnerResult, Probed
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.report_form import assessment_of, complaint_of, fitted

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
-from adloco_p2p.core.model.events import Durable, Effect, SaveCheckpoint, SaveInstance, Totals
+from adloco_p2p.core.model.effects import Effect, SaveCheckpoint, SaveInstance
+from adloco_p2p.core.model.events import Durable, Totals
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Checkpoint
 from adloco_p2p.core.peer.state import PeerState

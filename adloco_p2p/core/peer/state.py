@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
+from adloco_p2p.core.model.effects import DeviceJob, DiscardRound, Effect, Evaluate
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, DiscardRound, Effect, Evaluate, Evaluated
+from adloco_p2p.core.model.events import DeviceEnd, Evaluated
 from adloco_p2p.core.model.lineage import ProbeVerdict
 from adloco_p2p.core.model.messages import AverageDigest, AveragingMessage
 from adloco_p2p.core.model.plan import RoundPlan

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import Effect
+from adloco_p2p.core.model.effects import Effect
 from adloco_p2p.core.model.measurers import task_scorer
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.roster_entry import Capacity

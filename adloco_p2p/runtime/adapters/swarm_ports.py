@@ -10,7 +10,7 @@ from adloco_p2p.background import BackgroundTasks
 from adloco_p2p.core.model import messages
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import FetchState
+from adloco_p2p.core.model.effects import FetchState
 from adloco_p2p.core.model.messages import WireMessage
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import SupportsFloat
 
-from adloco_p2p.core.model.events import (
+from adloco_p2p.core.model.effects import (
     ApplyOuter,
     CarryOver,
     DeviceEffect,
@@ -22,21 +22,23 @@ from adloco_p2p.core.model.events import (
     DropInstance,
     EndInner,
     Evaluate,
-    Evaluated,
-    Event,
-    InnerFinished,
     MeasureStep,
-    OuterApplied,
     Probe,
-    Probed,
     ReleaseState,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
     SnapshotState,
+    Transition,
+)
+from adloco_p2p.core.model.events import (
+    Evaluated,
+    Event,
+    InnerFinished,
+    OuterApplied,
+    Probed,
     StateKept,
     StepMeasured,
-    Transition,
     TransitionApplied,
 )
 from adloco_p2p.core.model.scalars import Digest, InstanceId

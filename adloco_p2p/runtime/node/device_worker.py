@@ -11,12 +11,11 @@ from collections.abc import Callable
 from functools import partial
 
 from adloco_p2p.core.model.assessments import AssessContribution
-from adloco_p2p.core.model.events import (
+from adloco_p2p.core.model.effects import (
     DeviceEffect,
     DiscardRound,
     DropInstance,
     EndInner,
-    Event,
     Probe,
     ReleaseState,
     RunInner,
@@ -24,6 +23,7 @@ from adloco_p2p.core.model.events import (
     SnapshotState,
     Transition,
 )
+from adloco_p2p.core.model.events import Event
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.runtime.node.device_map import DeviceMap

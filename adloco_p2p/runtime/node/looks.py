@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.assessments import AssessContribution, ContributionAssessed
-from adloco_p2p.core.model.events import Event, RunInner
+from adloco_p2p.core.model.effects import RunInner
+from adloco_p2p.core.model.events import Event
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.errors import DeviceError
 

@@ -16,22 +16,15 @@ from adloco_p2p.core.model.assessments import AssessContribution, ContributionAs
 from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.complaints import PartNotShown
+from adloco_p2p.core.model.effects import Broadcast, DiscardRound, Effect, EndInner, FetchState, Persist, Send, Stop
 from adloco_p2p.core.model.events import (
     AverageDecided,
     AverageFailed,
-    Broadcast,
     Commanded,
-    DiscardRound,
-    Effect,
-    EndInner,
     Event,
-    FetchState,
-    Persist,
     Received,
-    Send,
     Started,
     StateFetched,
-    Stop,
     Ticked,
 )
 from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent

@@ -9,7 +9,8 @@ from typing import Any, Protocol, SupportsFloat
 
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import AverageFinished, Durable, FetchState, InnerResult, RunInner
+from adloco_p2p.core.model.effects import FetchState, RunInner
+from adloco_p2p.core.model.events import AverageFinished, Durable, InnerResult
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.report import Report

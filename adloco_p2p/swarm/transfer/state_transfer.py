@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from adloco_p2p.core.model.events import FetchState
+from adloco_p2p.core.model.effects import FetchState
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import RemoteProtocolError, StateTransferFailed
 from adloco_p2p.numerics.digest import blob_root, state_chunks, state_index

@@ -12,7 +12,8 @@ from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.ledger.validation import check_entry, verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot
-from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, PeerGone, Persist, Send
+from adloco_p2p.core.model.effects import Broadcast, Persist, Send
+from adloco_p2p.core.model.events import PeerGone
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, SignedReport, Vote
 from adloco_p2p.core.model.messages import (
     Accepted,
@@ -30,6 +31,7 @@ from adloco_p2p.core.model.messages import (
     Supply,
     Voted,
 )
+from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import Rules, WorkRules

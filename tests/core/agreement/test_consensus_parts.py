@@ -20,10 +20,12 @@ from adloco_p2p.core.agreement.values import RETURN_FRACTION, Values
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical, report_form
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.effects import Broadcast, Send
 from adloco_p2p.core.model.electorate import electors
-from adloco_p2p.core.model.events import Broadcast, Outcome, ReportHeard, Send
+from adloco_p2p.core.model.events import ReportHeard
 from adloco_p2p.core.model.ledger_entry import SignedReport, Value, Vote
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Pull, Supply
+from adloco_p2p.core.model.outcomes import Outcome
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import MAX_REPORTS_BYTES

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, ReportHeard
+from adloco_p2p.core.model.effects import Broadcast
+from adloco_p2p.core.model.events import ReportHeard
+from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import InstanceRules, Rules, WorkRules

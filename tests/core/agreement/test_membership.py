@@ -9,7 +9,7 @@ import pytest
 from adloco_p2p.core.agreement import membership
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION, Membership, Timing
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Broadcast, Effect, Send
+from adloco_p2p.core.model.effects import Broadcast, Effect, Send
 from adloco_p2p.core.model.ledger_entry import Head
 from adloco_p2p.core.model.messages import MAX_HEARD, Heartbeat, Leave, Ping
 from adloco_p2p.core.model.scalars import Digest, PeerId

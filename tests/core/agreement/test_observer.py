@@ -13,7 +13,7 @@ from adloco_p2p.core.ledger import fork_choice
 from adloco_p2p.core.ledger.contributions import credited, leaderboard
 from adloco_p2p.core.ledger.fork_choice import CandidateChain
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.effects import Send
 from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, PullEntries
 from adloco_p2p.core.model.plan import roster_of

@@ -2,7 +2,8 @@
 
 from adloco_p2p.core.agreement.membership import PASSIVE_FANOUT
 from adloco_p2p.core.model.certificate import Ballot
-from adloco_p2p.core.model.events import Broadcast, PeerBack, PeerGone, Send
+from adloco_p2p.core.model.effects import Broadcast, Send
+from adloco_p2p.core.model.events import PeerBack, PeerGone
 from adloco_p2p.core.model.messages import Heartbeat, Ping, Prepare, Promise
 from tests.core.agreement.test_consensus import Swarm, said
 from tests.core.agreement.test_membership import TIMING, A, B, C, D, member

@@ -10,9 +10,10 @@ from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import check_entry
 from adloco_p2p.core.model.certificate import Ballot
-from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, Persist, Send
+from adloco_p2p.core.model.effects import Broadcast, Persist, Send
 from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Leave, Ping, Prepare, PullEntries
+from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
 from adloco_p2p.core.model.scalars import Digest, PeerId

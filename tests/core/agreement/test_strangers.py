@@ -13,8 +13,8 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, Certificate
+from adloco_p2p.core.model.effects import Broadcast, Send
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, SILENT_ROUNDS, electorate
-from adloco_p2p.core.model.events import Broadcast, Send
 from adloco_p2p.core.model.first_seats import FIRST_SEATS
 from adloco_p2p.core.model.ledger_entry import JoinRequest, LedgerEntry, Value, Vote
 from adloco_p2p.core.model.messages import (

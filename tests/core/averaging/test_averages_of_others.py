@@ -10,7 +10,8 @@ from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import ApplyOuter, AverageFinished, CarryOver, OuterApplied, RunInner, Send
+from adloco_p2p.core.model.effects import ApplyOuter, CarryOver, RunInner, Send
+from adloco_p2p.core.model.events import AverageFinished, OuterApplied
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptStart, AverageDigest
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, PeerId

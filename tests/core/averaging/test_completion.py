@@ -8,7 +8,8 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model.averages import Average, CancelAverage
-from adloco_p2p.core.model.events import AverageDecided, Effect, Send
+from adloco_p2p.core.model.effects import Effect, Send
+from adloco_p2p.core.model.events import AverageDecided
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.averaging.test_outer_round import INSTANCE, A, B, C, D, E, asked, averaging, failure

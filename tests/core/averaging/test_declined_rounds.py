@@ -16,7 +16,7 @@ from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.averages import CancelAverage
-from adloco_p2p.core.model.events import DiscardRound, Effect, Send
+from adloco_p2p.core.model.effects import DiscardRound, Effect, Send
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules

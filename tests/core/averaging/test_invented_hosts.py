@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
-from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.effects import Send
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from tests.core.averaging.test_declined_rounds import HOSTS, INSTANCE, OTHERS, plan_of, training

@@ -16,19 +16,8 @@ from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import LAST_VOTES_SECONDS
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.averages import Average, CancelAverage, RepairAverage
-from adloco_p2p.core.model.events import (
-    ApplyOuter,
-    AverageFailed,
-    AverageFinished,
-    CarryOver,
-    Effect,
-    Evaluated,
-    InnerResult,
-    OuterApplied,
-    Persist,
-    RunInner,
-    Send,
-)
+from adloco_p2p.core.model.effects import ApplyOuter, CarryOver, Effect, Persist, RunInner, Send
+from adloco_p2p.core.model.events import AverageFailed, AverageFinished, Evaluated, InnerResult, OuterApplied
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, CommitVoted
 from adloco_p2p.core.model.plan import RoundPlan

@@ -14,7 +14,7 @@ from adloco_p2p.core.averaging.failed_attempts import TOLERATED_PARTIAL, Ended, 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model.averages import Average, CancelAverage
-from adloco_p2p.core.model.events import DiscardRound, Effect, EndInner, Send
+from adloco_p2p.core.model.effects import DiscardRound, Effect, EndInner, Send
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart
 from adloco_p2p.core.model.scalars import PeerId
 from tests.core.averaging.test_declined_rounds import HOSTS, INSTANCE, ME, OTHERS, plan_of, queried, training

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.core.model.events import Commanded, Effect, Evaluate, Event, InnerResult, RunInner, Stop
+from adloco_p2p.core.model.effects import Effect, Evaluate, RunInner, Stop
+from adloco_p2p.core.model.events import Commanded, Event, InnerResult
 from adloco_p2p.core.model.lineage import Merge, ProbeVerdict
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from adloco_p2p.core.model.assessments import AssessContribution, ShowContribution
 from adloco_p2p.core.model.averages import Average, RepairAverage
-from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.effects import RunInner
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.peer.assessing import looks_due
 from adloco_p2p.core.peer.state import PeerState

@@ -5,7 +5,8 @@ from dataclasses import replace
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.branches import ROUNDS_OPEN
 from adloco_p2p.core.model.certificate import CastVote
-from adloco_p2p.core.model.events import ReleaseState, StateKept
+from adloco_p2p.core.model.effects import ReleaseState
+from adloco_p2p.core.model.events import StateKept
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.peer.branch_store import CLAIMS_BEFORE_PROOF, NUM_PROVERS, BranchStore

@@ -11,7 +11,8 @@ from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.core.model.events import ApplyOuter, CarryOver, Commanded, Evaluate, InnerResult, RunInner, Stop
+from adloco_p2p.core.model.effects import ApplyOuter, CarryOver, Evaluate, RunInner, Stop
+from adloco_p2p.core.model.events import Commanded, InnerResult
 from adloco_p2p.core.model.messages import AttemptStart
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.scalars import InstanceId, PeerId

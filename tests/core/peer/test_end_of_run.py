@@ -8,19 +8,15 @@ import pytest
 
 from adloco_p2p.core.averaging.round_state import LAST_VOTES_SECONDS
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.effects import Effect, FetchState, SaveCheckpoint, Send, Stop
 from adloco_p2p.core.model.events import (
     Commanded,
     Durable,
-    Effect,
     Evaluated,
-    FetchState,
     PeerGone,
     Received,
-    SaveCheckpoint,
-    Send,
     Started,
     StateFetched,
-    Stop,
     Ticked,
     TransitionApplied,
 )

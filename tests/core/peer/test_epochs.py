@@ -1,19 +1,9 @@
 """Ends of jobs on the device that the peer gave up: a reorg abandons a transition, and asks for one of the same round again."""
 
-from adloco_p2p.core.model.events import (
-    AverageFailed,
-    Decided,
-    Durable,
-    Effect,
-    FetchState,
-    InnerFinished,
-    Received,
-    RunInner,
-    Started,
-    Transition,
-    TransitionApplied,
-)
+from adloco_p2p.core.model.effects import Effect, FetchState, RunInner, Transition
+from adloco_p2p.core.model.events import AverageFailed, Durable, InnerFinished, Received, Started, TransitionApplied
 from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.outcomes import Decided
 from adloco_p2p.core.model.plan import RosterChange
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan

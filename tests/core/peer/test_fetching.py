@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.events import DiscardRound, FetchFailed, FetchState, Send, StateFetched
+from adloco_p2p.core.model.effects import DiscardRound, FetchState, Send
+from adloco_p2p.core.model.events import FetchFailed, StateFetched
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report

@@ -7,22 +7,21 @@ from typing import Literal
 import pytest
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import (
+from adloco_p2p.core.model.effects import (
     ApplyOuter,
     DiscardRound,
     Effect,
     Evaluate,
-    Event,
     Persist,
     Probe,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
     Send,
-    StateServed,
     Stop,
     Transition,
 )
+from adloco_p2p.core.model.events import Event, StateServed
 from adloco_p2p.core.model.messages import AverageDigest, CommitVoted
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.core.peer.finishing import NOT_THE_MODEL, TOO_LATE

@@ -6,7 +6,9 @@ import pytest
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.commands import Command
-from adloco_p2p.core.model.events import Commanded, Decided, Durable, Effect, Received, Started, Stop, TransitionApplied
+from adloco_p2p.core.model.effects import Effect, Stop
+from adloco_p2p.core.model.events import Commanded, Durable, Received, Started, TransitionApplied
+from adloco_p2p.core.model.outcomes import Decided
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
 from adloco_p2p.core.peer.lifecycle import OUTGROWN, Stage

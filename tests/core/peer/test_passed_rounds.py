@@ -1,19 +1,15 @@
 """Rounds that a member goes through with nothing, or without one of its instances, because nobody who lives has the state: it
 reports them all the same."""
 
+from adloco_p2p.core.model.effects import CarryOver, Effect, FetchState, RunInner, Transition
 from adloco_p2p.core.model.events import (
-    CarryOver,
     Durable,
-    Effect,
     Event,
-    FetchState,
     InnerFinished,
     OuterApplied,
     PeerGone,
-    RunInner,
     Started,
     Ticked,
-    Transition,
     TransitionApplied,
 )
 from adloco_p2p.core.model.plan import RoundPlan

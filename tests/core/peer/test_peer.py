@@ -4,7 +4,7 @@ hosts and departures at any moment are the everyday seeds of `tests/sim/test_wor
 import pytest
 
 from adloco_p2p.core.averaging.phases import STEPS, Phase
-from adloco_p2p.core.model.events import ApplyOuter, RunInner, Transition
+from adloco_p2p.core.model.effects import ApplyOuter, RunInner, Transition
 from tests.core.peer.story import PEER0, PEER1, PEER2, PEER3, Story, Told, rules
 
 

@@ -9,35 +9,36 @@ from adloco_p2p.core.averaging.round_state import LAST_VOTES_SECONDS
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import RepairAverage
 from adloco_p2p.core.model.certificate import Ballot, Certificate
-from adloco_p2p.core.model.events import (
+from adloco_p2p.core.model.effects import (
     ApplyOuter,
     Broadcast,
-    Commanded,
-    Decided,
-    Durable,
     Effect,
-    Evaluated,
-    FetchFailed,
     FetchState,
-    InnerFinished,
-    Outcome,
-    PeerBack,
-    PeerGone,
     Persist,
-    Received,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
     Send,
+    Stop,
+    Transition,
+)
+from adloco_p2p.core.model.events import (
+    Commanded,
+    Durable,
+    Evaluated,
+    FetchFailed,
+    InnerFinished,
+    PeerBack,
+    PeerGone,
+    Received,
     Started,
     StateFetched,
-    Stop,
     Ticked,
-    Transition,
     TransitionApplied,
 )
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, SignedReport, Value
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, AverageDigest, Leave, Ping, RunComplete
+from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity

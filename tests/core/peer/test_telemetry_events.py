@@ -4,7 +4,9 @@ import io
 from dataclasses import replace
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Decided, Durable, Effect, InnerFinished, Received, Started
+from adloco_p2p.core.model.effects import Effect
+from adloco_p2p.core.model.events import Durable, InnerFinished, Received, Started
+from adloco_p2p.core.model.outcomes import Decided
 from adloco_p2p.core.model.plan import RosterChange
 from adloco_p2p.core.model.telemetry import Log, Returned, Stamped, Suspected, to_line
 from adloco_p2p.core.peer.peer import Peer

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.model.averages import Average
-from adloco_p2p.core.model.events import AverageFailed, RunInner
+from adloco_p2p.core.model.effects import RunInner
+from adloco_p2p.core.model.events import AverageFailed
 from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import AverageRetried, Log

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from adloco_p2p.core.model.events import FetchState
+from adloco_p2p.core.model.effects import FetchState
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.numerics.digest import state_chunks, state_digest, state_index

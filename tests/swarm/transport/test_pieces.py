@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.effects import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS, Entries, PullEntries, Supply
 from adloco_p2p.core.model.protocol import NEWEST
