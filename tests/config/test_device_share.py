@@ -70,7 +70,7 @@ def test_the_table_has_every_large_configuration_and_the_first_one() -> None:
 
 def test_what_was_shipped_before_let_the_device_wait() -> None:
     before = ("batch.initial_batch=32", "work.inner_steps=64", "averaging.codec=float16")
-    (told,) = re.findall(r"with 32 samples, H 64 and float16 it was (\d+\.\d) %", TEXT)
+    (told,) = re.findall(r"computed (\d+\.\d) % with 32 samples, H 64 and float16", TEXT)
     assert f"{100 * share_of('c4-150m', *before, hosts=8, teraflops=50.0).share:.1f}" == told
 
 
