@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from functools import partial
 from statistics import fmean
 
+from benchmarks import tuned
 from benchmarks.carried_over import shown
 from benchmarks.method.figures import estimate, losses_of
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, diloco
 from benchmarks.method.store import RESULTS, Record, command_line, pack, records_by_key
-from benchmarks.tuned import FIRST, OTHERS, SEEDS, Pair, Runs, Search, train
+from benchmarks.tuned import FIRST, OTHERS, SEEDS, TEST, Pair, Runs, Search, train
 
 KEPT = RESULTS / "tuned_outer.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
@@ -47,17 +48,21 @@ def row_of(name: str, pair: Pair) -> Row:
 SEARCH = Search(grids={f"H {inner_steps}": grid(inner_steps) for inner_steps in LENGTHS}, row_of=row_of)
 
 
-def winner_table(runs: Runs) -> list[str]:
-    """One line per H, with the loss beside that of H 32."""
-    lines = ["| H | rounds | outer rate | momentum | seeds | final loss | minus H 32 | MB sent per peer |", "|" + "---|" * 8]
+def winner_table(runs: Runs, others: Runs) -> list[str]:
+    """Return one line per H, with the loss beside that of H 32, that of the rows of `benchmarks.tuned` (`others`) and that of
+    the batch test there."""
+    head = ("H", "rounds", "outer rate", "momentum", "seeds", "final loss", "minus H 32", "minus its usual pair")
+    lines = [f"| {' | '.join((*head, f'{TEST}, minus this', 'MB sent per peer'))} |", "|" + "---|" * 10]
     base = losses_of(runs.of_winner("H 32").values()) if "H 32" in runs.whole else {}
+    test = losses_of(others.of_winner(TEST).values())
     for name in runs.whole:
         (rate, momentum), some = runs.winner(name), runs.of_winner(name)
         losses = losses_of(some.values())
         rounds, sent = (fmean(record[what] for record in some.values()) for what in ("rounds", "bytes_per_peer"))
-        beside = "" if losses == base else shown(losses, base)
+        usual = losses_of(others.of_winner(f"DiLoCo B 8 {name}").values()) if name in ("H 32", "H 64") else {}
+        beside = ["" if losses == base else shown(losses, base), shown(losses, usual), shown(test, losses)]
         cells = [name.removeprefix("H "), f"{rounds:.0f}", rate, momentum, len(some), estimate([*losses.values()]).shown(3)]
-        lines.append(f"| {' | '.join(map(str, [*cells, beside, f'{sent / 1e6:.1f}']))} |")
+        lines.append(f"| {' | '.join(map(str, [*cells, *beside, f'{sent / 1e6:.1f}']))} |")
     return lines
 
 
@@ -79,7 +84,8 @@ def grid_table(runs: Runs) -> list[str]:
 
 def tables(records: Mapping[str, Record]) -> dict[str, list[str]]:
     runs = Runs(records, SEARCH)
-    return {"tuned outer": winner_table(runs), "tuned outer grid": grid_table(runs)}
+    others = Runs(records_by_key(tuned.KEPT, []))
+    return {"tuned outer": winner_table(runs, others), "tuned outer grid": grid_table(runs)}
 
 
 def tabulate(arguments: argparse.Namespace) -> None:

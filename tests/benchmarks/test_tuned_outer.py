@@ -5,7 +5,7 @@ import pytest
 from adloco_p2p.config.load import load_run
 from benchmarks.method.run import BASE, settings_of
 from benchmarks.method.store import Record
-from benchmarks.tuned import FIRST, OTHERS, SAMPLES, SEEDS, Pair, Runs
+from benchmarks.tuned import FIRST, OTHERS, SAMPLES, SEEDS, TEST, Pair, Runs
 from benchmarks.tuned import row_of as tuned_row
 from benchmarks.tuned_outer import LENGTHS, SEARCH, USUAL, grid, grid_table, row_of, winner_table
 
@@ -44,8 +44,15 @@ def test_tables_by_hand() -> None:
                 keep(name, pair, seed, loss + (pair != best))
         for seed in SEEDS:
             keep(name, best, seed, loss)
-    assert winner_table(runs)[2:] == [
-        "| 16 | 8 | 0.5 | 0.3 | 5 | 2.300 +- 0.000 | 0.100 +- 0.000 | 2.0 |",
-        "| 32 | 8 | 0.5 | 0.3 | 5 | 2.200 +- 0.000 |  | 2.0 |",
+    known: dict[str, Record] = {}
+    tuned = Runs(known)
+    for method, loss in ((TEST, 2.4), ("DiLoCo B 8 H 32", 2.25)):
+        best, *rest = tuned.search.grids[method]
+        for pair in (best, *rest[:2]):
+            for seed in (FIRST, *OTHERS, *SEEDS):
+                known[tuned.key(method, pair, seed)] = {"seed": seed, "loss": loss + (pair != best)}
+    assert winner_table(runs, tuned)[2:] == [
+        "| 16 | 8 | 0.5 | 0.3 | 5 | 2.300 +- 0.000 | 0.100 +- 0.000 |  | 0.100 +- 0.000 | 2.0 |",
+        "| 32 | 8 | 0.5 | 0.3 | 5 | 2.200 +- 0.000 |  | -0.050 +- 0.000 | 0.200 +- 0.000 | 2.0 |",
     ]
     assert grid_table(runs)[2] == "| 16 | 0.3 | 2.300 (**2.300**) | 5.300 | 8.300 |"
