@@ -22,6 +22,7 @@ from adloco_p2p.swarm.transfer.file_transfer import (
     TEXT,
     FileKind,
     NamedFiles,
+    check_text,
     fetch_files,
     file_server,
     files_root,
@@ -35,7 +36,9 @@ from adloco_p2p.swarm.transport.traffic import Traffic
 
 def text_root(data: DataConfig) -> Digest:
     """Return the root by which the author's run names its text. Raises ConfigError where it cannot be shared."""
-    return files_root(TEXT, _own_text(data))
+    files = _own_text(data)
+    check_text(files)
+    return files_root(TEXT, files)
 
 
 def model_root(directory: Path) -> Digest:

@@ -106,20 +106,23 @@ def model_files(directory: Path) -> NamedFiles:
 
 
 def text_files(paths: Sequence[Sequence[str]], *, suffix: str) -> NamedFiles:
-    """Return the files of each path of a run's data, by their names in the blob. Raises ConfigError where one cannot be."""
-    found = [
+    """Return the files of each path of a run's data, by their names in the blob."""
+    return [
         (f"{number:04}-{place:05}.{suffix}", Path(name))
         for number, names in enumerate(paths)
         for place, name in enumerate(names)
     ]
-    if len(found) > MAX_FILES:
-        raise ConfigError(f"data.share: {len(found)} files, and at most {MAX_FILES} are shared; join some of them", code="E207")
-    for _, path in found:
+
+
+def check_text(files: NamedFiles) -> None:
+    """Raise ConfigError where the author's files cannot be shared. Reads them all."""
+    if len(files) > MAX_FILES:
+        raise ConfigError(f"data.share: {len(files)} files, and at most {MAX_FILES} are shared; join some of them", code="E207")
+    for name, path in files:
         if not path.stat().st_size:
             raise ConfigError(f"data.share: {path} is empty; leave it out", code="E207")
-        if problem := text_problem(path, is_json=suffix == "json"):
+        if problem := text_problem(path, is_json=name.endswith(".json")):
             raise ConfigError(f"data.share: {path} {problem}; give plain text, or leave data.share out", code="E207")
-    return found
 
 
 def text_problem(path: Path, *, is_json: bool) -> str:

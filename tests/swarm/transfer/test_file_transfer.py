@@ -35,6 +35,7 @@ from adloco_p2p.swarm.transfer.file_transfer import (
     _blob,
     _Room,
     _unpack,
+    check_text,
     files_root,
     model_files,
     text_files,
@@ -190,7 +191,7 @@ def test_an_archive_is_neither_shared_nor_taken(form: str, tmp_path: Path) -> No
     (tmp_path / "rows.txt").write_bytes(archives()[form])
     assert Extractor.infer_extractor_format(str(tmp_path / "rows.txt")), "this is what `datasets` would unpack"
     with pytest.raises(ConfigError, match="is an archive"):
-        text_files([[str(tmp_path / "rows.txt")]], suffix="txt")
+        check_text(text_files([[str(tmp_path / "rows.txt")]], suffix="txt"))
     with pytest.raises(RemoteProtocolError, match="is an archive"):
         _unpack(TEXT, list(_blob(TEXT, [("0000-00000.txt", tmp_path / "rows.txt")]).chunks), tmp_path / "text")
     assert not (tmp_path / "text").exists()
@@ -232,7 +233,7 @@ def test_the_nesting_of_json_does_not_depend_on_where_blocks_end(
 def test_deep_json_is_neither_shared_nor_taken_and_is_an_error_as_ones_own(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_bytes(b'{"text":' + b"[" * 1000 + b"]" * 1000 + b"}\n")
     with pytest.raises(ConfigError, match="is nested more than 64 deep"):
-        text_files([[str(tmp_path / "rows.json")]], suffix="json")
+        check_text(text_files([[str(tmp_path / "rows.json")]], suffix="json"))
     with pytest.raises(RemoteProtocolError, match="is nested more than 64 deep"):
         _unpack(TEXT, list(_blob(TEXT, [("0000-00000.json", tmp_path / "rows.json")]).chunks), tmp_path / "text")
     with pytest.raises(ConfigError, match="cannot be read as json"):
@@ -242,9 +243,9 @@ def test_deep_json_is_neither_shared_nor_taken_and_is_an_error_as_ones_own(tmp_p
 def test_empty_and_too_many_files_are_not_shared(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ConfigError, match=r"empty.txt is empty"):
-        text_files([[str(tmp_path / "empty.txt")]], suffix="txt")
+        check_text(text_files([[str(tmp_path / "empty.txt")]], suffix="txt"))
     with pytest.raises(ConfigError, match="1025 files, and at most 1024"):
-        text_files([["any"] * 1025], suffix="txt")
+        check_text(text_files([["any"] * 1025], suffix="txt"))
 
 
 def test_one_server_serves_the_model_and_the_text_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
