@@ -10,7 +10,7 @@ from tests.e2e import swarm_processes
 from tests.e2e.processes import run
 from tests.e2e.swarm_processes import PeerProcess, digests_by_round, write_swarm_config
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 PATIENCE = 120.0
 
 
