@@ -18,6 +18,7 @@ from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer.chunk_server import ChunkServer
 from adloco_p2p.swarm.transfer.file_transfer import (
+    JSON,
     MODEL,
     TEXT,
     FileKind,
@@ -36,9 +37,9 @@ from adloco_p2p.swarm.transport.traffic import Traffic
 
 def text_root(data: DataConfig) -> Digest:
     """Return the root by which the author's run names its text. Raises ConfigError where it cannot be shared."""
-    files = _own_text(data)
-    check_text(files)
-    return files_root(TEXT, files)
+    kind, files = _text_kind(data), _own_text(data)
+    check_text(kind, files)
+    return files_root(kind, files)
 
 
 def model_root(directory: Path) -> Digest:
@@ -55,7 +56,7 @@ async def get_shared_inputs(
     if needs_shared_model(run, machine):
         wanted.append((MODEL, run.model.files, workdir.path / SHARED_MODEL))
     if needs_shared_text(run, machine):
-        wanted.append((TEXT, run.data.files, workdir.path / SHARED_TEXT))
+        wanted.append((_text_kind(run.data), run.data.files, workdir.path / SHARED_TEXT))
     wanted = [(kind, root, directory) for kind, root, directory in wanted if not directory.is_dir()]
     if not wanted:
         return
@@ -78,10 +79,14 @@ def input_servers(endpoint: Endpoint, run: RunConfig, workdir: Path) -> list[Chu
         shared[Digest(run.model.files)] = (MODEL, model_files(directory))
     if run.data.share:
         fetched = workdir / SHARED_TEXT
-        files = TEXT.held(fetched) if fetched.is_dir() else _own_text(run.data)
-        shared[Digest(run.data.files)] = (TEXT, files)
+        kind = _text_kind(run.data)
+        shared[Digest(run.data.files)] = (kind, kind.held(fetched) if fetched.is_dir() else _own_text(run.data))
     return [file_server(endpoint, shared)] if shared else []
 
 
+def _text_kind(data: DataConfig) -> FileKind:
+    return JSON if data.source == "json" else TEXT
+
+
 def _own_text(data: DataConfig) -> NamedFiles:
-    return text_files(local_files(data), suffix="json" if data.source == "json" else "txt")
+    return text_files(_text_kind(data), local_files(data))

@@ -86,8 +86,10 @@ MODEL = FileKind(
     ),
     too_large="E217",
 )
-TEXT = FileKind(noun="text", head=b"text 1", name=re.compile(r"\d{4}-\d{5}\.(txt|json)"), too_large="E207")
+TEXT = FileKind(noun="text", head=b"text 1", name=re.compile(r"\d{4}-\d{5}\.txt"), too_large="E207")
 """A name holds the number of a path among `DataConfig.paths`, and that of the file among those of the path."""
+JSON = FileKind(noun="text", head=b"json 1", name=re.compile(r"\d{4}-\d{5}\.json"), too_large="E207")
+"""The text of a run that reads JSON: a kind of its own, so that the sender cannot choose whether nesting is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +107,9 @@ def model_files(directory: Path) -> NamedFiles:
     return found
 
 
-def text_files(paths: Sequence[Sequence[str]], *, suffix: str) -> NamedFiles:
+def text_files(kind: FileKind, paths: Sequence[Sequence[str]]) -> NamedFiles:
     """Return the files of each path of a run's data, by their names in the blob."""
+    suffix = "json" if kind is JSON else "txt"
     return [
         (f"{number:04}-{place:05}.{suffix}", Path(name))
         for number, names in enumerate(paths)
@@ -114,25 +117,25 @@ def text_files(paths: Sequence[Sequence[str]], *, suffix: str) -> NamedFiles:
     ]
 
 
-def check_text(files: NamedFiles) -> None:
+def check_text(kind: FileKind, files: NamedFiles) -> None:
     """Raise ConfigError where the author's files cannot be shared. Reads them all."""
     if len(files) > MAX_FILES:
         raise ConfigError(f"data.share: {len(files)} files, and at most {MAX_FILES} are shared; join some of them", code="E207")
-    for name, path in files:
+    for _, path in files:
         if not path.stat().st_size:
             raise ConfigError(f"data.share: {path} is empty; leave it out", code="E207")
-        if problem := text_problem(path, is_json=name.endswith(".json")):
+        if problem := text_problem(kind, path):
             raise ConfigError(f"data.share: {path} {problem}; give plain text, or leave data.share out", code="E207")
 
 
-def text_problem(path: Path, *, is_json: bool) -> str:
+def text_problem(kind: FileKind, path: Path) -> str:
     """Return why no peer takes the file from another, or "". An archive, which `datasets` would unpack, could be of any size;
     JSON could be nested so deep that reading it ends the process."""
     with path.open("rb") as file:
         begin = file.read(_TAR_PLACE + len(_TAR_MAGIC))
     if begin.startswith(_COMPRESSED) or begin[_TAR_PLACE:] == _TAR_MAGIC:
         return "is an archive"
-    return json_problem(path) if is_json else ""
+    return json_problem(path) if kind is JSON else ""
 
 
 def _chunks(files: NamedFiles) -> list[memoryview]:
@@ -224,7 +227,7 @@ def _unpack(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> No
                 file.write(next(content))
         if (aside / name).stat().st_size != size:
             raise RemoteProtocolError(f"{name}: chunks that do not end with the file")
-        if kind is TEXT and (problem := text_problem(aside / name, is_json=name.endswith(".json"))):
+        if kind is not MODEL and (problem := text_problem(kind, aside / name)):
             raise RemoteProtocolError(f"{name} {problem}")
     aside.rename(directory)
 

@@ -28,6 +28,7 @@ from adloco_p2p.swarm.transfer import file_transfer, json_depth
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob
 from adloco_p2p.swarm.transfer.file_transfer import (
+    JSON,
     MODEL,
     TEXT,
     FileKind,
@@ -161,7 +162,7 @@ def test_the_files_are_read_once_however_many_ask_for_them_at_first(tmp_path: Pa
 def test_texts_of_several_paths_keep_their_order_and_content(tmp_path: Path) -> None:
     folder = write(tmp_path / "own", {"b.txt": b"bee", "a.txt": b"a", "held.md": b"held out"})
     paths = [[str(folder / "a.txt"), str(folder / "b.txt")], [str(folder / "held.md")]]
-    files = text_files(paths, suffix="txt")
+    files = text_files(TEXT, paths)
     chunks = list(_blob(TEXT, files).chunks)
     _unpack(TEXT, chunks, tmp_path / "text")
     assert {path.name: path.read_bytes() for path in (tmp_path / "text").iterdir()} == {
@@ -191,7 +192,7 @@ def test_an_archive_is_neither_shared_nor_taken(form: str, tmp_path: Path) -> No
     (tmp_path / "rows.txt").write_bytes(archives()[form])
     assert Extractor.infer_extractor_format(str(tmp_path / "rows.txt")), "this is what `datasets` would unpack"
     with pytest.raises(ConfigError, match="is an archive"):
-        check_text(text_files([[str(tmp_path / "rows.txt")]], suffix="txt"))
+        check_text(TEXT, text_files(TEXT, [[str(tmp_path / "rows.txt")]]))
     with pytest.raises(RemoteProtocolError, match="is an archive"):
         _unpack(TEXT, list(_blob(TEXT, [("0000-00000.txt", tmp_path / "rows.txt")]).chunks), tmp_path / "text")
     assert not (tmp_path / "text").exists()
@@ -233,9 +234,12 @@ def test_the_nesting_of_json_does_not_depend_on_where_blocks_end(
 def test_deep_json_is_neither_shared_nor_taken_and_is_an_error_as_ones_own(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_bytes(b'{"text":' + b"[" * 1000 + b"]" * 1000 + b"}\n")
     with pytest.raises(ConfigError, match="is nested more than 64 deep"):
-        check_text(text_files([[str(tmp_path / "rows.json")]], suffix="json"))
+        check_text(JSON, text_files(JSON, [[str(tmp_path / "rows.json")]]))
     with pytest.raises(RemoteProtocolError, match="is nested more than 64 deep"):
-        _unpack(TEXT, list(_blob(TEXT, [("0000-00000.json", tmp_path / "rows.json")]).chunks), tmp_path / "text")
+        _unpack(JSON, list(_blob(JSON, [("0000-00000.json", tmp_path / "rows.json")]).chunks), tmp_path / "text")
+    for kind, name in ((JSON, "0000-00000.txt"), (TEXT, "0000-00000.json")):  # by a name that asks for no check
+        with pytest.raises(RemoteProtocolError, match="names of files that no text has"):
+            _unpack(kind, list(_blob(kind, [(name, tmp_path / "rows.json")]).chunks), tmp_path / "text")
     with pytest.raises(ConfigError, match="cannot be read as json"):
         load_split(DataConfig(source="json", path=str(tmp_path / "rows.json")), split="train", cache_dir=tmp_path / "cache")
 
@@ -243,13 +247,13 @@ def test_deep_json_is_neither_shared_nor_taken_and_is_an_error_as_ones_own(tmp_p
 def test_empty_and_too_many_files_are_not_shared(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ConfigError, match=r"empty.txt is empty"):
-        check_text(text_files([[str(tmp_path / "empty.txt")]], suffix="txt"))
+        check_text(TEXT, text_files(TEXT, [[str(tmp_path / "empty.txt")]]))
     with pytest.raises(ConfigError, match="1025 files, and at most 1024"):
-        check_text(text_files([["any"] * 1025], suffix="txt"))
+        check_text(TEXT, text_files(TEXT, [["any"] * 1025]))
 
 
 def test_one_server_serves_the_model_and_the_text_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, text = model_files(write(tmp_path / "a", CONTENT)), text_files([[str(tmp_path / "a" / "config.json")]], suffix="txt")
+    model, text = model_files(write(tmp_path / "a", CONTENT)), text_files(TEXT, [[str(tmp_path / "a" / "config.json")]])
     roots = {files_root(MODEL, model): (MODEL, model), files_root(TEXT, text): (TEXT, text)}
     monkeypatch.setattr(file_transfer, "ChunkServer", lambda endpoint, kind, find: find)
     find: Any = file_transfer.file_server(SimpleNamespace(), roots)  # type: ignore[arg-type]
