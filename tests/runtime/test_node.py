@@ -70,14 +70,19 @@ def test_a_failure_of_the_device_ends_the_node_with_it() -> None:
 def test_a_peer_that_fails_leaves_as_one_that_stops(is_full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = FakePeer(rules())
     write = peer.events.write
+    has_failed = threading.Event()
 
     def full(event: Log) -> None:
-        if is_full and "run_inner 0 1" in peer.calls.names:
+        if is_full and has_failed.is_set():
             raise StorageError("events.jsonl: the disk is full")
         write(event)
 
+    def fail() -> None:
+        has_failed.set()  # before the post: the event loop may handle it at once
+        peer.node.post(StorageError("journal.bin: the disk is full"))
+
     monkeypatch.setattr(peer.events, "write", full)
-    peer.calls.reactions["run_inner 0 1"] = lambda: peer.node.post(StorageError("journal.bin: the disk is full"))
+    peer.calls.reactions["run_inner 0 1"] = fail
     with pytest.raises(StorageError, match="the disk is full"):
         run(peer)
     assert [name for name in peer.calls.names if name.startswith("broadcast")][-1] == "broadcast Leave"
