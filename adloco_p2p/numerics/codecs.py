@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN, TopKCodec, typical_mean_bytes
+from adloco_p2p.numerics.sparse_codecs import TopKCodec, typical_mean_bytes
+from adloco_p2p.numerics.sparse_mean import SPARSE_MEAN
 from adloco_p2p.numerics.tensor_codec import SIZE, Buffer, TensorCodec, check_scales, claimed_size, num_blocks, padded
 
 

@@ -1,39 +1,17 @@
-"""The sparse codecs: one that keeps the largest values of each chunk, as SparseLoCo does (arXiv 2508.15706), and one for the
-mean of such vectors.
+"""The sparse codecs, which keep the largest values of each chunk, as SparseLoCo does (arXiv 2508.15706).
 
-Places are Rice-coded (`rice.py`). A chunk of a contribution always takes 84 bytes. A mean has every place that some host named,
-so its bytes depend on the values: 0.07, 0.13 and 0.21 per value for n = 4, 8 and 16 hosts that name their places at random, and
-never more than 0.63.
+Places are Rice-coded (`rice.py`). A chunk of a contribution always takes 84 bytes. The mean of such vectors travels back in a
+codec of its own (`sparse_mean.py`).
 """
-
-import struct
 
 import numpy as np
 import torch
 
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.numerics.rice import (
-    most_bytes,
-    most_unary_bits,
-    pack_places,
-    rest_bits_for,
-    rest_bytes,
-    unpack_places,
-)
-from adloco_p2p.numerics.tensor_codec import (
-    MAX_PART_VALUES,
-    SIZE,
-    VARIABLE_HEAD,
-    Buffer,
-    TensorCodec,
-    check_scales,
-    claimed_size,
-    encoded_length,
-    num_blocks,
-    padded,
-)
+from adloco_p2p.numerics.rice import most_unary_bits, pack_places, rest_bits_for, rest_bytes, unpack_places
+from adloco_p2p.numerics.sparse_mean import GROUP, SPARSE_MEAN, expected_bytes
+from adloco_p2p.numerics.tensor_codec import SIZE, Buffer, TensorCodec, check_scales, claimed_size, num_blocks, padded
 
-GROUP = 4096
 KEPT = 64
 """Values that are kept of a chunk of `GROUP` values."""
 _SCALE_BYTES = 4
@@ -108,126 +86,7 @@ def _two_bits(taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return halves, (two_bits << np.array([0, 2, 4, 6], dtype=np.uint8)).sum(axis=2, dtype=np.uint8)
 
 
-_LEVELS = 8
-_CHUNK_HEAD = struct.Struct("<fHH")
-_MOST_CHUNK_BYTES = _CHUNK_HEAD.size + most_bytes(GROUP) + GROUP // 2
-
-
-class SparseMeanCodec:
-    """All non-zero values of each chunk, each as its place and 4 bits, however few hosts named the place.
-
-    Bytes: size and number of all bytes; for each chunk a float32 scale (the largest magnitude), the number of places, the bytes
-    of their unary codes, places, values (two in a byte, the one of even index in the low half). A value is 1 to 8 eighths of
-    the scale: the lower three bits hold that number minus one, the fourth the sign. Values that round to no eighth, below a
-    sixteenth of the scale, become zero.
-    """
-
-    name, code, group = "sparse_mean", 10, GROUP
-    needs_feedback, is_verbatim, is_variable = False, False, True
-    returns_mean = False
-    largest = float(np.finfo(np.float32).max)
-
-    def num_bytes(self, size: int) -> int:
-        return VARIABLE_HEAD.size + num_blocks(size, GROUP) * _MOST_CHUNK_BYTES
-
-    def encode(self, values: torch.Tensor) -> memoryview:
-        assert values.dtype == torch.float32 and values.ndim == 1
-        chunks = padded(values.numpy(), GROUP)
-        scales = np.abs(chunks).max(axis=1, initial=0.0)
-        # A chunk whose scale is too small to divide by becomes zero.
-        usable = np.where(scales < np.float32(1e-30), np.float32(np.inf), scales)
-        integers = np.rint(chunks / usable[:, None] * np.float32(_LEVELS)).astype(np.int8)
-        data = b"".join(_encoded_chunk(row, float(scale)) for row, scale in zip(integers, scales, strict=True))
-        return memoryview(VARIABLE_HEAD.pack(values.numel(), VARIABLE_HEAD.size + len(data)) + data)
-
-    def decode(self, data: Buffer) -> torch.Tensor:
-        size, view = _checked_size(data), memoryview(data)
-        chunks = np.zeros((num_blocks(size, GROUP), GROUP), dtype=np.float32)
-        at = VARIABLE_HEAD.size
-        for index, row in enumerate(chunks):
-            end = _chunk_end(view, at)
-            _decode_chunk(view[at:end], row, min(GROUP, size - index * GROUP))
-            at = end
-        if at != len(view):
-            raise RemoteProtocolError("bytes behind the last chunk")
-        return torch.from_numpy(chunks.reshape(-1)[:size])
-
-    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
-        view, at = memoryview(data), VARIABLE_HEAD.size
-        _checked_size(data)
-        for _ in range(first // GROUP):
-            at = _chunk_end(view, at)
-        end = at
-        for _ in range(num_blocks(size, GROUP)):
-            end = _chunk_end(view, end)
-        return VARIABLE_HEAD.pack(size, VARIABLE_HEAD.size + end - at) + view[at:end]
-
-    @property
-    def mean_codec(self) -> TensorCodec:
-        return self
-
-
-SPARSE_MEAN: TensorCodec = SparseMeanCodec()
-
-
-def _checked_size(data: Buffer) -> int:
-    """Return the number of values in an encoded mean. Raises RemoteProtocolError."""
-    size = VARIABLE_HEAD.unpack_from(data)[0] if len(data) >= VARIABLE_HEAD.size else -1
-    if not 0 <= size <= MAX_PART_VALUES or len(data) != encoded_length(SPARSE_MEAN, data, size):
-        raise RemoteProtocolError(f"{len(data)} bytes are no {SPARSE_MEAN.name} values")
-    return int(size)
-
-
-def _chunk_end(view: memoryview, at: int) -> int:
-    """Return the end of the chunk that begins at `at`. Raises RemoteProtocolError."""
-    if at + _CHUNK_HEAD.size > len(view):
-        raise RemoteProtocolError("less than a chunk")
-    _, count, unary_bytes = _CHUNK_HEAD.unpack_from(view, at)
-    if count > GROUP:
-        raise RemoteProtocolError(f"{count} places of a chunk of {GROUP}")
-    end = at + _CHUNK_HEAD.size + unary_bytes + rest_bytes(count, rest_bits_for(count, GROUP)) + (count + 1) // 2
-    if end > len(view):
-        raise RemoteProtocolError("less than a chunk")
-    return int(end)
-
-
-def _encoded_chunk(integers: np.ndarray, scale: float) -> bytes:
-    """Encode one chunk from `integers` [GROUP], each the value in eighths of the scale, -8 to 8."""
-    places = np.nonzero(integers)[0]
-    if not len(places):
-        return _CHUNK_HEAD.pack(0.0, 0, 0)
-    rest_bits, values = rest_bits_for(len(places), GROUP), integers[places]
-    packed = pack_places(places[None], rest_bits).tobytes()
-    nibbles = np.zeros(len(places) + len(places) % 2, dtype=np.uint8)
-    nibbles[: len(places)] = np.abs(values) - 1 | (values < 0) << 3
-    unary_bytes = len(packed) - rest_bytes(len(places), rest_bits)
-    return _CHUNK_HEAD.pack(scale, len(places), unary_bytes) + packed + (nibbles[0::2] | nibbles[1::2] << 4).tobytes()
-
-
-def _decode_chunk(chunk: memoryview, row: np.ndarray, size: int) -> None:
-    """Decode one chunk into `row` [GROUP], which holds zeros and has `size` places. Raises RemoteProtocolError."""
-    scale, count, unary_bytes = _CHUNK_HEAD.unpack_from(chunk)
-    if not (np.isfinite(scale) and scale >= 0) or (scale > 0) != (count > 0):
-        raise RemoteProtocolError("a scale that is not finite, or negative, or of nothing")
-    if not count:
-        if unary_bytes:
-            raise RemoteProtocolError("places of no values")
-        return
-    rest_bits = rest_bits_for(count, GROUP)
-    packed, nibbles = np.split(np.frombuffer(chunk, dtype=np.uint8, offset=_CHUNK_HEAD.size), [-((count + 1) // 2)])
-    (places,) = unpack_places(packed[None], count, rest_bits, unary_bytes=unary_bytes)
-    if places[-1] >= size:
-        raise RemoteProtocolError("places outside the chunk")
-    codes = np.stack([nibbles & 15, nibbles >> 4], axis=1).reshape(-1)[:count]
-    integers = np.where(codes & 8, -1, 1) * ((codes & 7) + 1).astype(np.int8)
-    row[places] = integers.astype(np.float32) / np.float32(_LEVELS) * np.float32(scale)
-
-
 def typical_mean_bytes(size: int, num_contributors: int) -> float:
     """Return the expected bytes of the mean of so many `TopKCodec` vectors whose places are independent of each other. Hosts
     that train on one distribution have some places in common, so their mean takes a little less."""
-    part = 1 - (1 - KEPT / GROUP) ** num_contributors
-    rest_bits = rest_bits_for(round(part * GROUP), GROUP)
-    longer = (1 - part) ** (1 << rest_bits)  # the chance that a gap has one more zero in unary
-    bits_each = 4 + 1 + rest_bits + longer / (1 - longer)
-    return VARIABLE_HEAD.size + num_blocks(size, GROUP) * (_CHUNK_HEAD.size + part * GROUP * bits_each / 8)
+    return expected_bytes(size, 1 - (1 - KEPT / GROUP) ** num_contributors)

@@ -24,7 +24,7 @@ from adloco_p2p.errors import AdlocoError, RemoteProtocolError, StorageError
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.registry import RULES
 from adloco_p2p.numerics.codecs import CODECS
-from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN
+from adloco_p2p.numerics.sparse_mean import SPARSE_MEAN
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.storage.journal import Journal

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import CODECS, codec_named, fits, wire_bytes
-from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN
+from adloco_p2p.numerics.sparse_mean import SPARSE_MEAN
 from adloco_p2p.numerics.tensor_codec import TensorCodec, encoded_length
 
 ALL = (*CODECS, SPARSE_MEAN)

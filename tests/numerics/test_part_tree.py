@@ -9,7 +9,7 @@ from adloco_p2p.core.model.hash_tree import climb, leaf_hash, proof, slice_value
 from adloco_p2p.numerics.codecs import CODECS, codec_named
 from adloco_p2p.numerics.part_tree import part_leaves, part_root, slices
 from adloco_p2p.numerics.reduction import combination
-from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN
+from adloco_p2p.numerics.sparse_mean import SPARSE_MEAN
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 
 SIZE = 4096 + 1000

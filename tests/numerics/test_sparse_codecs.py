@@ -14,7 +14,8 @@ from adloco_p2p.core.ledger import slice_sums
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import bytes_each_way, codec_named
 from adloco_p2p.numerics.rice import most_bytes, most_unary_bits, pack_places, rest_bits_for, rest_bytes, unpack_places
-from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN, TopKCodec
+from adloco_p2p.numerics.sparse_codecs import TopKCodec
+from adloco_p2p.numerics.sparse_mean import SPARSE_MEAN
 from adloco_p2p.numerics.tensor_codec import encoded_length
 
 TOPK2 = codec_named("topk2")
@@ -103,6 +104,37 @@ def test_a_mean_by_hand() -> None:
     decoded = SPARSE_MEAN.decode(data)
     assert [float(decoded[place]) for place in (5, 6, 100, 2107)] == [6.0, -0.75, 0.0, 2.25]
     assert int(decoded.count_nonzero()) == 3
+
+
+def slowly_encoded(chunk: list[float]) -> bytes:
+    """One chunk of a mean whose values are whole eighths of its scale."""
+    scale = max(map(abs, chunk))
+    places = [place for place, value in enumerate(chunk) if value]
+    rest_bits = rest_bits_for(len(places), 4096)
+    bits = slowly_packed(places, rest_bits)
+    for value in (chunk[place] for place in places):
+        bits += format(round(abs(value) / scale * 8) - 1 | (value < 0) << 3, "04b")[::-1]
+    packed = bytes(int(bits.ljust(-(-len(bits) // 8) * 8, "0")[at : at + 8][::-1], 2) for at in range(0, len(bits), 8))
+    unary_bytes = len(packed) - rest_bytes(len(places), rest_bits) - (len(places) + 1) // 2
+    return struct.pack("<fHH", scale, len(places), unary_bytes) + packed
+
+
+@settings(max_examples=15, deadline=None)
+@given(densities=st.lists(st.sampled_from([0.0, 1 / 4096, 0.02, 0.12, 0.7, 1.0]), max_size=8), seed=st.integers(0, 99))
+def test_chunks_that_are_coded_together_have_the_bytes_of_each_alone(densities: list[float], seed: int) -> None:
+    """Chunks with no value, one, some and all of them stand beside each other."""
+    random = np.random.default_rng(seed)
+    chunks = np.zeros((len(densities), 4096), dtype=np.float32)
+    for index, density in enumerate(densities):
+        if density:
+            chunks[index] = random.integers(-8, 9, size=4096) * (random.random(4096) < density)
+            chunks[index, random.integers(4096)] = 8.0  # the scale
+            chunks[index] *= np.float32(2.0 ** random.integers(-20, 20))
+    values = torch.from_numpy(chunks.reshape(-1))
+    data = SPARSE_MEAN.encode(values)
+    chunks_slowly = b"".join(slowly_encoded(chunk) for chunk in chunks.tolist())
+    assert bytes(data) == struct.pack("<II", len(values), 8 + len(chunks_slowly)) + chunks_slowly
+    assert torch.equal(SPARSE_MEAN.decode(data), values)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 40, 256])
