@@ -44,12 +44,12 @@ def test_every_folder_is_tested_once_and_those_without_torch_do_not_wait_for_it(
     installed = next(number for number, line in enumerate(commands) if "torch==" in line)
     assert all(line.startswith((".venv-core/", ".venv/bin/python -m pip")) for line in commands[: installed + 1])
     shares = [line.partition("tests/sim --share ")[2] for line in commands if "tests/sim" in line and "ignore" not in line]
-    assert sorted(shares) == ["1/3", "2/3", "3/3"] and any("coverage report" in line for line in commands)
+    assert sorted(shares) == ["1/3", "2/3", "3/3"] and any("--fail-under" in line for line in commands)
     assert folders_of(commands, ".venv/bin/python") == sorted(FOLDERS - {"tests/core", "tests/sim"})
     assert {line.split()[0] for line in commands} == {*TOOLS}
 
 
-@pytest.mark.parametrize("failing", ["pytest tests/docs", "tests/sim --share 2/3", "torch==", "coverage report", "format"])
+@pytest.mark.parametrize("failing", ["pytest tests/docs", "tests/sim --share 2/3", "torch==", "--fail-under", "format"])
 def test_what_fails_fails_the_whole(failing: str, tmp_path: Path) -> None:
     code, commands = asked(tmp_path, failing=failing)
     assert code != 0
