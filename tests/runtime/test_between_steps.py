@@ -165,7 +165,7 @@ def test_nothing_but_inner_steps_goes_on_while_an_outer_step_is_under_way() -> N
     """It is waited for where the inner steps end first."""
     calls, is_asked = Calls(), threading.Event()
     calls.reactions["apply_outer 0"] = lambda: assert_waits(is_asked)
-    calls.reactions["run_inner 0 1"] = is_asked.set
+    calls.afterwards["run_inner 0 1"] = is_asked.set
     names, events = performed(inner(1, is_ahead=True), *END_OF_ROUND_0, calls=calls)
     told = [name for name in names if not name.startswith(("save_instance", "complete"))]
     assert told == [*STEPS, "apply_outer 0", "offer 0 1", "evaluate 0", "snapshot 0"]

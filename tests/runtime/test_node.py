@@ -82,7 +82,7 @@ def test_a_peer_that_fails_leaves_as_one_that_stops(is_full: bool, monkeypatch: 
         peer.node.post(StorageError("journal.bin: the disk is full"))
 
     monkeypatch.setattr(peer.events, "write", full)
-    peer.calls.reactions["run_inner 0 1"] = fail
+    peer.calls.afterwards["run_inner 0 1"] = fail
     with pytest.raises(StorageError, match="the disk is full"):
         run(peer)
     assert [name for name in peer.calls.names if name.startswith("broadcast")][-1] == "broadcast Leave"
@@ -122,7 +122,7 @@ def test_a_stop_waits_for_the_checkpoint() -> None:
         is_saving.set()
         assert may_save.wait(WAIT_LIMIT_SECONDS)
 
-    peer.calls.reactions["run_inner 0 2"] = lambda: peer.node.command("drain")
+    peer.calls.afterwards["run_inner 0 2"] = lambda: peer.node.command("drain")
     peer.calls.reactions["complete 3 0"] = wait
 
     async def scenario() -> Stop:
@@ -144,7 +144,7 @@ def test_the_device_does_not_wait_for_the_disk() -> None:
     peer = FakePeer(rules(rounds=4))
     is_trained = threading.Event()
     peer.calls.reactions["save_instance 1 0"] = lambda: wait_for(is_trained)
-    peer.calls.reactions["run_inner 0 1"] = is_trained.set
+    peer.calls.afterwards["run_inner 0 1"] = is_trained.set
     assert run(peer).is_finished
 
 
@@ -155,7 +155,7 @@ def wait_for(event: threading.Event) -> None:
 def test_an_error_of_the_loop_interrupts_the_inner_steps() -> None:
     peer = FakePeer(rules())
     peer.engine.is_endless = True
-    peer.calls.reactions["run_inner 0 0"] = lambda: peer.node.post(StorageError("the journal is full"))
+    peer.calls.afterwards["run_inner 0 0"] = lambda: peer.node.post(StorageError("the journal is full"))
     with pytest.raises(StorageError, match="the journal is full"):
         run(peer)
     assert peer.engine.was_stopped.is_set()
