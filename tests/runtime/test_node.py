@@ -17,13 +17,13 @@ WAIT_LIMIT_SECONDS = 240.0
 
 
 def run(peer: FakePeer) -> Stop:
-    stop = asyncio.run(peer.node.run(peer.started))
-    device_threads()
-    return stop
-
-
-def device_threads() -> None:
-    assert [thread.name for thread in threading.enumerate() if thread.name in ("device", "disk")] == []
+    """To its end, which none of its threads outlives."""
+    others = set(threading.enumerate())
+    try:
+        return asyncio.run(peer.node.run(peer.started))
+    finally:
+        left = {thread.name for thread in set(threading.enumerate()) - others}
+        assert not [name for name in left if name.startswith(("device ", "disk", "outer"))]
 
 
 def test_effects_are_performed_in_order() -> None:
@@ -62,7 +62,6 @@ def test_a_failure_of_the_device_ends_the_node_with_it() -> None:
     peer.calls.reactions["run_inner 0 1"] = fail
     with pytest.raises(DeviceError, match="one sample does not fit"):
         run(peer)
-    device_threads()
     assert peer.events.rounds() == [(0, 0)]
 
 
@@ -111,7 +110,6 @@ def test_a_failed_checkpoint_ends_the_node_also_at_the_very_end() -> None:
     with pytest.raises(StorageError) as caught:
         run(peer)
     assert caught.value is full
-    device_threads()
 
 
 def test_a_stop_waits_for_the_checkpoint() -> None:
@@ -159,7 +157,6 @@ def test_an_error_of_the_loop_interrupts_the_inner_steps() -> None:
     with pytest.raises(StorageError, match="the journal is full"):
         run(peer)
     assert peer.engine.was_stopped.is_set()
-    device_threads()
 
 
 def test_the_buffers_belong_to_their_instances() -> None:
