@@ -144,7 +144,7 @@ def test_a_node_outlives_its_terminal(tmp_path: Path, monkeypatch: pytest.Monkey
         say("a result that is lost is an error of every other verb")
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_a_node_does_not_wait_for_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

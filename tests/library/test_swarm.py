@@ -19,7 +19,7 @@ from adloco_p2p.runtime.adapters.embedding import Embedding
 from adloco_p2p.storage.workdir import Workdir
 
 ALONE = {"name": "line", "work.rounds": 1, "work.inner_steps": 1, "batch.initial_batch": 4, "admission.probation_rounds": 0}
-MACHINE = {"num_threads": 1, "host_maddrs": ["/ip4/127.0.0.1/tcp/0"]}
+MACHINE = {"num_threads": 1, "host_maddrs": ["/ip4/127.0.0.1/tcp/0"], "daemon_start_seconds": 240.0}
 
 
 def line() -> torch.nn.Linear:

@@ -47,13 +47,17 @@ class Calls:
 
     names: list[str] = field(default_factory=list)
     reactions: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """What happens just before a call is noted: an error, or a wait."""
+    """What happens just before a call is noted: an error, or a wait. Nothing that another thread may answer with a call."""
+    afterwards: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """What happens just after a call is noted; other threads may answer at once."""
 
     def note(self, name: str, *details: object) -> None:
         called = " ".join(map(str, (name, *details)))
         if called in self.reactions:
             self.reactions[called]()
         self.names.append(called)
+        if called in self.afterwards:
+            self.afterwards[called]()
 
 
 @dataclass

@@ -167,7 +167,7 @@ def test_the_models_libraries_load_while_the_network_is_asked(
     is_prepared = threading.Event()
 
     async def answer_then(**_: object) -> SwarmNode:
-        assert await asyncio.to_thread(is_prepared.wait, 60)
+        assert await asyncio.to_thread(is_prepared.wait, 240)
         raise SwarmError("nobody is there", code="E302")
 
     monkeypatch.setattr(SwarmNode, "start", answer_then)

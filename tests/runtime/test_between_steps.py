@@ -68,10 +68,11 @@ def performed(
     until: str = "",
     calls: Calls | None = None,
     progress: Callable[[Log], None] = lambda _: None,
-    handed: "queue.Queue[DeviceWorker] | None" = None,
+    meanwhile: tuple[str, Callable[[DeviceWorker], None]] | None = None,
 ) -> tuple[list[str], list[Event]]:
-    """What the worker asks of its rooms, and posts, if all effects were there before it began. `handed`: takes the worker."""
-    calls, events = calls or Calls(), queue.Queue[Event | BaseException]()
+    """What the worker asks of its rooms, and posts, if all effects were there before it began. `meanwhile`: a call, and what is
+    asked of the worker after it, before its end is."""
+    calls, events, is_asked = calls or Calls(), queue.Queue[Event | BaseException](), threading.Event()
     network = FakeNetwork(calls)
     worker = DeviceWorker(
         engine=Stepping(calls, until=until),
@@ -80,13 +81,21 @@ def performed(
         post=events.put,
         progress=progress,
     )
-    if handed is not None:
-        handed.put(worker)
+
+    def ask_meanwhile() -> None:
+        assert meanwhile is not None
+        meanwhile[1](worker)
+        is_asked.set()
+
+    if meanwhile is not None:
+        calls.afterwards[meanwhile[0]] = ask_meanwhile
     for effect in effects:
         worker.submit(effect)
     for number in (0, 1):
         worker.put_average(ONE, number, FakeAverage("average of pseudo-gradient 0"))
     worker.start()
+    if meanwhile is not None:
+        assert_set(is_asked)
     assert worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS)
     posted: list[Event] = []
     while not events.empty():
@@ -138,9 +147,8 @@ def test_other_work_waits_its_turn_and_what_comes_after_it_too() -> None:
 @pytest.mark.parametrize("is_ahead", [False, True])
 def test_inner_steps_that_are_discarded_end_after_the_present_one(is_ahead: bool) -> None:
     """Those of the next round, and of another instance, do not."""
-    calls, worker = Calls(), queue.Queue[DeviceWorker]()
-    calls.reactions["step 1"] = lambda: worker.get(timeout=WAIT_LIMIT_SECONDS).submit(DiscardRound(instance=ONE))
-    names, events = performed(inner(1, is_ahead=is_ahead), calls=calls, handed=worker)
+    discard = DiscardRound(instance=ONE)
+    names, events = performed(inner(1, is_ahead=is_ahead), meanwhile=("step 1", lambda worker: worker.submit(discard)))
     assert names == ["step 0", "step 1", "discard 0"] and events == []
     names, _ = performed(inner(1, is_ahead=is_ahead), DiscardRound(instance=ONE), inner(2, is_ahead=False))
     assert names == ["discard 0", "step 0", "step 1", "step 2", "run_inner 0 2"]
@@ -154,9 +162,7 @@ def test_inner_steps_that_are_discarded_end_after_the_present_one(is_ahead: bool
 def test_inner_steps_end_early_where_that_is_asked_of_their_round(number: int, least: int, steps: int) -> None:
     """What was asked before they began was about others."""
     end = EndInner(instance=ONE, round=number, least_steps=least)
-    calls, worker = Calls(), queue.Queue[DeviceWorker]()
-    calls.reactions["step 0"] = lambda: worker.get(timeout=WAIT_LIMIT_SECONDS).end_inner(end)
-    names, events = performed(inner(1, is_ahead=False), calls=calls, handed=worker)
+    names, events = performed(inner(1, is_ahead=False), meanwhile=("step 0", lambda worker: worker.end_inner(end)))
     assert names[:-1] == [f"step {step}" for step in range(steps)]
     assert [type(event) for event in events] == [InnerFinished]
 
@@ -164,16 +170,12 @@ def test_inner_steps_end_early_where_that_is_asked_of_their_round(number: int, l
 def test_nothing_but_inner_steps_goes_on_while_an_outer_step_is_under_way() -> None:
     """It is waited for where the inner steps end first."""
     calls, is_asked = Calls(), threading.Event()
-    calls.reactions["apply_outer 0"] = lambda: assert_waits(is_asked)
-    calls.reactions["run_inner 0 1"] = is_asked.set
+    calls.reactions["apply_outer 0"] = lambda: assert_set(is_asked)
+    calls.afterwards["run_inner 0 1"] = is_asked.set
     names, events = performed(inner(1, is_ahead=True), *END_OF_ROUND_0, calls=calls)
     told = [name for name in names if not name.startswith(("save_instance", "complete"))]
     assert told == [*STEPS, "apply_outer 0", "offer 0 1", "evaluate 0", "snapshot 0"]
     assert {type(event) for event in events} == {OuterApplied, Evaluated, InnerFinished}
-
-
-def assert_waits(until: threading.Event) -> None:
-    assert until.wait(WAIT_LIMIT_SECONDS)
 
 
 def test_an_error_of_the_outer_step_ends_the_node() -> None:

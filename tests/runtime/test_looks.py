@@ -3,16 +3,19 @@
 import asyncio
 import queue
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from adloco_p2p.core.model.assessments import AssessContribution, ContributionAssessed, ShowContribution
+from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.effects import DiscardRound, Effect, Evaluate, RunInner
 from adloco_p2p.core.model.events import Event
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, ContributionNotShown, DeviceError
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.runtime.node.looks import MOST_LOOKS, Looks
+from adloco_p2p.runtime.node.ports import AveragedVector
 from tests.runtime.fakes import Calls, FakeCheckpoints, FakeEngine, FakeNetwork, FakePeer, rules
 from tests.runtime.test_between_steps import Stepping, inner
 
@@ -149,7 +152,9 @@ def test_the_node_fetches_and_scores_and_reports_why_it_could_not(
     peer = FakePeer(rules(rounds=2))
     peer.engine.looked_at = looked_at
     found: list[ContributionAssessed] = []
-    handle = peer.node.peer.handle
+    is_found, handle = asyncio.Event(), peer.node.peer.handle
+    averaging = peer.node._ports.averaging
+    average = averaging.average
 
     def fail() -> None:
         if error is not None:
@@ -160,9 +165,16 @@ def test_the_node_fetches_and_scores_and_reports_why_it_could_not(
     def noting(event: Event, now: float) -> list[Effect]:
         if isinstance(event, ContributionAssessed):
             found.append(event)
+            is_found.set()
         return handle(event, now)
 
+    async def late(effect: Average, vector: str, **details: Any) -> AveragedVector:
+        if effect.round == 1:  # until then the device has nothing else to do
+            await asyncio.wait_for(is_found.wait(), WAIT_LIMIT_SECONDS)
+        return await average(effect, vector, **details)
+
     monkeypatch.setattr(peer.node.peer, "handle", noting)
+    monkeypatch.setattr(averaging, "average", late)
 
     async def run() -> None:
         peer.node.attach(asyncio.get_running_loop())

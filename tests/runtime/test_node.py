@@ -17,13 +17,13 @@ WAIT_LIMIT_SECONDS = 240.0
 
 
 def run(peer: FakePeer) -> Stop:
-    stop = asyncio.run(peer.node.run(peer.started))
-    device_threads()
-    return stop
-
-
-def device_threads() -> None:
-    assert [thread.name for thread in threading.enumerate() if thread.name in ("device", "disk")] == []
+    """To its end, which none of its threads outlives."""
+    others = set(threading.enumerate())
+    try:
+        return asyncio.run(peer.node.run(peer.started))
+    finally:
+        left = {thread.name for thread in set(threading.enumerate()) - others}
+        assert not [name for name in left if name.startswith(("device ", "disk", "outer"))]
 
 
 def test_effects_are_performed_in_order() -> None:
@@ -62,7 +62,6 @@ def test_a_failure_of_the_device_ends_the_node_with_it() -> None:
     peer.calls.reactions["run_inner 0 1"] = fail
     with pytest.raises(DeviceError, match="one sample does not fit"):
         run(peer)
-    device_threads()
     assert peer.events.rounds() == [(0, 0)]
 
 
@@ -82,7 +81,7 @@ def test_a_peer_that_fails_leaves_as_one_that_stops(is_full: bool, monkeypatch: 
         peer.node.post(StorageError("journal.bin: the disk is full"))
 
     monkeypatch.setattr(peer.events, "write", full)
-    peer.calls.reactions["run_inner 0 1"] = fail
+    peer.calls.afterwards["run_inner 0 1"] = fail
     with pytest.raises(StorageError, match="the disk is full"):
         run(peer)
     assert [name for name in peer.calls.names if name.startswith("broadcast")][-1] == "broadcast Leave"
@@ -111,7 +110,6 @@ def test_a_failed_checkpoint_ends_the_node_also_at_the_very_end() -> None:
     with pytest.raises(StorageError) as caught:
         run(peer)
     assert caught.value is full
-    device_threads()
 
 
 def test_a_stop_waits_for_the_checkpoint() -> None:
@@ -122,7 +120,7 @@ def test_a_stop_waits_for_the_checkpoint() -> None:
         is_saving.set()
         assert may_save.wait(WAIT_LIMIT_SECONDS)
 
-    peer.calls.reactions["run_inner 0 2"] = lambda: peer.node.command("drain")
+    peer.calls.afterwards["run_inner 0 2"] = lambda: peer.node.command("drain")
     peer.calls.reactions["complete 3 0"] = wait
 
     async def scenario() -> Stop:
@@ -144,7 +142,7 @@ def test_the_device_does_not_wait_for_the_disk() -> None:
     peer = FakePeer(rules(rounds=4))
     is_trained = threading.Event()
     peer.calls.reactions["save_instance 1 0"] = lambda: wait_for(is_trained)
-    peer.calls.reactions["run_inner 0 1"] = is_trained.set
+    peer.calls.afterwards["run_inner 0 1"] = is_trained.set
     assert run(peer).is_finished
 
 
@@ -155,11 +153,10 @@ def wait_for(event: threading.Event) -> None:
 def test_an_error_of_the_loop_interrupts_the_inner_steps() -> None:
     peer = FakePeer(rules())
     peer.engine.is_endless = True
-    peer.calls.reactions["run_inner 0 0"] = lambda: peer.node.post(StorageError("the journal is full"))
+    peer.calls.afterwards["run_inner 0 0"] = lambda: peer.node.post(StorageError("the journal is full"))
     with pytest.raises(StorageError, match="the journal is full"):
         run(peer)
     assert peer.engine.was_stopped.is_set()
-    device_threads()
 
 
 def test_the_buffers_belong_to_their_instances() -> None:

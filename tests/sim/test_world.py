@@ -7,7 +7,7 @@ from adloco_p2p.sim.simulate import everyday_seed, play, simulate, summary
 from adloco_p2p.sim.world import World
 
 BLOCK = 20
-EVERYDAY_BLOCKS = 50
+EVERYDAY_BLOCKS = 25
 HEAVY_SEEDS = 20_000
 
 

@@ -49,7 +49,7 @@ from tests.training.small_run import (
 
 EXACT = replace(RUN, model=replace(RUN.model, precision="float32"))
 TWO_SHARDS = replace(PEER, shards=2, max_instances=1)
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 240.0
 
 
 def sharded(run: RunConfig = EXACT, peer: PeerConfig = TWO_SHARDS, feed: SyntheticFeed | None = None) -> ShardedHosting:

@@ -22,6 +22,7 @@ from adloco_p2p.views.plain import PlainView
 from adloco_p2p.web import server
 from adloco_p2p.web.exposition import exposition
 from adloco_p2p.web.server import Address, Page, Server, parse_host
+from tests.e2e.swarm_processes import free_port
 from tests.views.synthetic import THIS, events, replay, stamped
 
 LOOPBACK = Address(host="127.0.0.1", port=0)
@@ -339,11 +340,6 @@ def test_the_page_is_ready_when_it_shows_a_run() -> None:
     assert page._readiness()[0] is False
     page.show({"run": "abc"})
     assert page._readiness()[0] is True
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def test_a_node_serves_metrics_at_the_address_of_its_setting(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_an_attempt_that_had_decided_is_let_go_when_no_retry_comes() -> None:
         assert attempt.done == ["let go", "closed"]
         assert not averager._decided._kept and not averager._attempts.running and not averager._decided._expiries
 
-    asyncio.run(asyncio.wait_for(wait(), 60.0))
+    asyncio.run(asyncio.wait_for(wait(), 240.0))
 
 
 def test_a_retry_that_is_given_up_before_it_begins_notifies_the_others_and_leaves_the_attempt() -> None:
@@ -106,4 +106,4 @@ def test_a_retry_that_is_given_up_before_it_begins_notifies_the_others_and_leave
         )
         averager._decided._expiries[AVERAGE].cancel()
 
-    asyncio.run(asyncio.wait_for(give_up(), 60.0))
+    asyncio.run(asyncio.wait_for(give_up(), 240.0))

@@ -33,8 +33,9 @@ from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.pledges import Commitment, CommitmentBook, Notary, ReceiptBook
 from adloco_p2p.swarm.allreduce.receipt_exchange import ReceiptExchange
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
+from adloco_p2p.swarm.transport import log_limiter
 from adloco_p2p.swarm.transport.framed_stream import FrameKind
-from tests.swarm.averaging_peers import Peers, alike, key_of, mesh_of, sign, suspects_of
+from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, alike, key_of, mesh_of, sign, suspects_of
 
 SIZE = 20_003
 MEMBERS = tuple(PeerId(f"member {number}") for number in range(3))
@@ -444,12 +445,16 @@ def test_a_member_shows_its_receipts_of_an_average_once_and_one_of_each_reducer(
     assert len(verified) == 1
 
 
-def test_notes_about_averages_that_nobody_makes_are_logged_seldom(peers: Peers, caplog: pytest.LogCaptureFixture) -> None:
+def test_notes_about_averages_that_nobody_makes_are_logged_seldom(
+    peers: Peers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_limiter, "PERIOD_SECONDS", 1e6)  # a slow machine takes a minute
+
     async def note(number: int) -> None:
-        stream = await peers[1].averager._connect(peers[0].peer_id, 10.0)
+        stream = await peers[1].averager._connect(peers[0].peer_id, TIMEOUT_SECONDS)
         stream.send(FrameKind.HELLO, Hello(purpose=Purpose.ABORT, key=key_of(str(number))).encode())
         stream.send(FrameKind.NOTE, failure("none of them", ()).encode())
-        await stream.until_closed(10.0)
+        await stream.until_closed(TIMEOUT_SECONDS)
         stream.close()
 
     with caplog.at_level(logging.INFO, logger="adloco_p2p"):

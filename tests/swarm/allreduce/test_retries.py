@@ -26,6 +26,7 @@ from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.reducer_side import ReducerSide
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
 from adloco_p2p.swarm.allreduce.uploads import Uploads
+from adloco_p2p.swarm.transport.framed_stream import FramedStream
 from adloco_p2p.swarm.transport.held import decode_held, encode_held
 from tests.swarm.averaging_peers import vectors_of
 from tests.swarm.linked_attempts import LIMITS, PART_BYTES, LinkedPeers, Stall, Strike
@@ -201,7 +202,17 @@ def test_a_reducer_for_which_alone_a_host_is_slow_leaves_nobody_out(monkeypatch:
     monkeypatch.setattr(quorum, "LEAST_MEASURED_SECONDS", 0.0)
     monkeypatch.setattr(reducer_side, "LOOK_SECONDS", 0.001)
     enough, others_wait_for, send_own = asyncio.Event(), ReducerSide._others_wait_for, MemberSide._send_own
-    begun = list[float]()
+    begin, show_life = ReducerSide.begin, FramedStream.show_life
+    begun, reducers = list[float](), dict[int, ReducerSide]()
+
+    def beginning(self: ReducerSide) -> None:
+        reducers[self._state.me] = self
+        begin(self)
+
+    def late_life(self: FramedStream, *arguments: Any, **more: Any) -> None:
+        """On a slow machine the others would say that they wait for peer 0, too, before they have all of it."""
+        if all(reducers[member].uploads.are_complete for member in (2, 3)):
+            show_life(self, *arguments, **more)
 
     def noting(self: ReducerSide, late: Collection[int]) -> bool:
         if self._state.me == 1 and tuple(late) == (0,):
@@ -217,6 +228,8 @@ def test_a_reducer_for_which_alone_a_host_is_slow_leaves_nobody_out(monkeypatch:
             parts = parts[1:]
         await send_own(self, own, stream, sink, reducer, parts)
 
+    monkeypatch.setattr(ReducerSide, "begin", beginning)
+    monkeypatch.setattr(FramedStream, "show_life", late_life)
     monkeypatch.setattr(ReducerSide, "_others_wait_for", noting)
     monkeypatch.setattr(MemberSide, "_send_own", slow)
     vectors, peers = vectors_of(NUM_PEERS, SIZE), LinkedPeers(NUM_PEERS, rule=rule)

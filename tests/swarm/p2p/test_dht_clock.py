@@ -31,7 +31,7 @@ from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 async def main():
-    config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
+    config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",), daemon_start_seconds=240.0)
     host = await SwarmNode.start(workdir=Path(sys.argv[2]), config=config, initial_peers=sys.argv[3:])
     discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
     assert await discovery.announce_peer(Digest("ab" * 32), await host.addresses(), lifetime_seconds=1500.0)

@@ -28,7 +28,7 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 async def main():
-    config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
+    config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",), daemon_start_seconds=240.0)
     host = await SwarmNode.start(workdir=Path(sys.argv[1]), config=config, initial_peers=sys.argv[2:])
     print(host.p2p._child.pid, (await host.addresses())[0], flush=True)
     await asyncio.Event().wait()

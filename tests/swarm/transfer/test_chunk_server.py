@@ -77,8 +77,8 @@ def test_a_member_that_keeps_its_place_for_ever_yields_it_to_another_one_after_i
             await stream.receive(FrameKind.HELLO_REPLY)
             room = [bytearray(len(chunk)) for chunk in CHUNKS]
             download = Download(blob_root(INDEX), lambda _: [memoryview(chunk) for chunk in room], max_chunks=2)
-            chunks = ChunkFetcher(Endpoint(fetcher.p2p), "text")
-            problems = await chunks.fetch(download, [donor.me], timeout_seconds=1.0)
+            chunks, once = (ChunkFetcher(Endpoint(fetcher.p2p), "text", max_refusals=count) for count in (None, 1))
+            problems = await once.fetch(download, [donor.me], timeout_seconds=PATIENCE_SECONDS)
             assert "busy with 1 downloads" in problems[donor.me] and not stream.is_lost
             monkeypatch.setattr("adloco_p2p.swarm.transfer.chunk_server.TURN_SECONDS", 0.0)
             assert await chunks.fetch(download, [donor.me], timeout_seconds=PATIENCE_SECONDS) == {}
