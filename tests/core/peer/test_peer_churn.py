@@ -1,6 +1,6 @@
 """Peers that freeze, differ, come late, go early or learn of another history: whole peers in virtual time."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -332,6 +332,9 @@ class Scripted:
 
     def tick(self, now: float) -> list[Outcome]:
         return []
+
+    def reports_of(self, plan: Digest) -> Sequence[Report]:
+        return ()
 
     def note_work(self, rounds: Collection[int]) -> None: ...
 
