@@ -33,6 +33,7 @@ class WatchedAgreement:
         self.sign, self.verify = agreement.sign, agreement.verify
         self.keep_vote, self.kept_vote = agreement.keep_vote, agreement.kept_vote
         self.note_work, self.may_be_apart = agreement.note_work, agreement.may_be_apart
+        self.reports_of = agreement.reports_of
 
     @property
     def next_deadline(self) -> float | None:

@@ -164,7 +164,7 @@ class CheckpointStore:
                 shutil.rmtree(self._aside(round))
                 del self._written[round]
             self._written.pop(durable.round, None)
-            self._prune()
+            self._prune(durable.round)
 
     @contextmanager
     def _writing(self, round: int) -> Iterator[Path]:
@@ -179,9 +179,10 @@ class CheckpointStore:
             self._written.pop(round, None)
             raise
 
-    def _prune(self) -> None:
-        """Remove all but the `kept` newest checkpoints. A refused one does not count as kept."""
-        sound = [round for round in self._rounds() if round not in self._refused]
+    def _prune(self, newest: int) -> None:
+        """Remove all but the `kept` checkpoints up to the `newest`. A refused one does not count as kept. Later ones are of a
+        history that lost, in which rounds had gone further; the next start would take one of them for the newest."""
+        sound = [round for round in self._rounds() if round <= newest and round not in self._refused]
         for round in self._rounds():
             if round not in sound[: self.kept]:
                 # renamed first, so that a half-removed one is never mistaken for a damaged one

@@ -85,6 +85,19 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert_is(store, store.latest(), 5)  # reading changes nothing
 
 
+def test_a_checkpoint_of_an_earlier_round_replaces_those_of_a_history_that_lost(tmp_path: Path) -> None:
+    """After a partition the history that wins may have gone less far. Its checkpoints count, and not those before."""
+    store = opened(tmp_path)
+    for round in (16, 18, 20):
+        save(store, round)
+    save(store, 12)
+    assert_is(store, store.latest(), 12)
+    save(store, 14)
+    again = opened(tmp_path)
+    assert sorted(path.name for path in again.directory.iterdir()) == ["round-000012", "round-000014"]
+    assert_is(again, again.latest(), 14)
+
+
 def test_a_reader_takes_the_newest_when_the_node_removes_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node, reader = opened(tmp_path), opened(tmp_path)
     save(node, 1)

@@ -120,6 +120,11 @@ class GossipAgreement:
         self.members.offer(self._capacity)
         return self._with_changes(outcomes, now)
 
+    def reports_of(self, plan: Digest) -> Sequence[Report]:
+        """Return the reports of the ledger entry with this plan; none for the genesis and for plans of other histories."""
+        place = self.ledger.position.get(plan, 0)
+        return [signed.report for signed in self.ledger.entry(place).reports] if place else []
+
     def note_work(self, rounds: Collection[int]) -> None:
         self.consensus.note_work(rounds)
 

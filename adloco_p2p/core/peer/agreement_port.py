@@ -27,6 +27,9 @@ class Agreement(Protocol):
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         """Begin after `plans`, the last of which is the newest known; `reports` are those that no known plan has used."""
 
+    def reports_of(self, plan: Digest) -> Sequence[Report]:
+        """Return the reports from which this plan was made; none for a plan without a recorded value, such as the first one."""
+
     def note_work(self, rounds: Collection[int]) -> None:
         """Note the rounds that this peer trains or averages, on which its reports are still to come."""
 

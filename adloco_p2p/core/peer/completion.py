@@ -11,11 +11,12 @@ them count the same claims: they compare a digest, and exchange the claims thems
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from adloco_p2p.core.model.effects import Effect, Send
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
 from adloco_p2p.core.model.messages import FinalClaim, RunComplete
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, PeerId
 from adloco_p2p.core.peer.final_claims import FinalClaims
 from adloco_p2p.core.peer.plan_book import FinalState
 
@@ -53,8 +54,8 @@ class CompletionBarrier:
         self._sent: Digest | None = None
         """Digest of the claims that this peer counted when it last sent its message."""
         self._ended: dict[PeerId, RunComplete] = {}
-        """The end of the run on other peers, as in their last messages; an end in another history does not count. Only members'
-        messages come here: the network refuses this kind of message from strangers."""
+        """The end of the run on other peers, as in their last messages, the latest last; an end in another history does not
+        count. The network refuses this kind of message from strangers, but a peer without a seat knows no strangers."""
         self._others: tuple[PeerId, ...] = ()
         self._began_at = 0.0
         self._changed_at = 0.0
@@ -97,13 +98,15 @@ class CompletionBarrier:
         self._own = self.next_deadline = None
 
     def received(self, sender: PeerId, message: RunComplete) -> list[Effect]:
+        self._pending.pop(sender, None)
+        self._ended.pop(sender, None)
         if message.plan is None:
             self._pending[sender] = None
-            self._ended.pop(sender, None)
+            _forget_oldest(self._pending)
             return []
         of_sender = tuple(claim for claim in message.claims if claim.peer == sender)
         self._ended[sender] = replace(message, claims=of_sender[:1])
-        self._pending.pop(sender, None)
+        _forget_oldest(self._ended)
         if self._claims is not None:
             self._claims.take(message.claims)
         return [] if message.is_answer else [Send(peer=sender, message=replace(self._message(), is_answer=True))]
@@ -199,3 +202,9 @@ class CompletionBarrier:
 
     def _is_at(self, peer: PeerId, plan: Digest | None) -> bool:
         return peer in self._ended and self._ended[peer].plan == plan
+
+
+def _forget_oldest(heard: dict[PeerId, Any]) -> None:
+    """Forget the peers heard longest ago where there are more than a roster holds: a peer without a seat hears any name."""
+    while len(heard) > MAX_ROSTER:
+        del heard[next(iter(heard))]

@@ -248,7 +248,11 @@ class Peer:
             self._book.note_states(report)
         known = [plan for plan in durable.plans if plan.round >= durable.round]
         effects: list[Effect] = [line for plan in known for line in self._state.plan_lines(plan)]
-        effects += self._outcomes(self._agreement.start(durable.plans, durable.reports, now), now)
+        outcomes = self._agreement.start(durable.plans, durable.reports, now)
+        for plan in durable.plans:
+            if plan.merges:  # a plan of the checkpoint is not decided again
+                self._book.name_ended(plan, self._agreement.reports_of(self._book.digests[plan.round]))
+        effects += self._outcomes(outcomes, now)
         return effects + self._lifecycle.outgrow(now, is_starting=True)
 
     def _receive(self, event: Received, now: float) -> list[Effect]:

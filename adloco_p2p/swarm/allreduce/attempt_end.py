@@ -102,6 +102,7 @@ class AttemptEnd:
             return
         if spec != self._spec.digest:
             self.fail(f"the members do not agree: {reporter} means another average", (reporter,))
+            return  # its suspects are members of that other average
         named = tuple(peer for peer in reply.suspects if peer in members)
         if 2 * len([peer for peer in named if peer != reporter]) >= len(members) > 2:
             named = ()  # no single report may make half of the members suspects

@@ -56,7 +56,9 @@ class ShardReduction:
     def room(self, member: int, part: Part) -> memoryview:
         """Return memory for a member's contribution to the part."""
         largest = max(part.num_sent_bytes for part in self.parts)
-        room = self._spare.pop() if self._spare else np.empty(largest, dtype=np.uint8)
+        room = self._spare.pop() if self._spare else np.empty(0, dtype=np.uint8)
+        if room.nbytes < largest:  # none, or that of an earlier attempt, in which this member reduced shorter parts only
+            room = np.empty(largest, dtype=np.uint8)
         self._inbox[self.index_of(part)][member] = room
         return room.data[: part.num_sent_bytes]
 

@@ -9,6 +9,7 @@ hivemind builds the names on the wire from the servicer's class name, so `Adloco
 """
 
 import asyncio
+import math
 import os
 import time
 from collections import OrderedDict
@@ -180,6 +181,8 @@ async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time
     except NETWORK_ERRORS as error:
         raise SwarmError(f"{peer} does not answer: {error}") from error
     round_trip_seconds = time.perf_counter() - started
+    if not math.isfinite(reply.wall_clock_seconds):
+        raise SwarmError(f"{peer} names a time that is no number")
     return ClockReading(
         offset_seconds=reply.wall_clock_seconds - (asked_at + round_trip_seconds / 2),
         round_trip_seconds=round_trip_seconds,

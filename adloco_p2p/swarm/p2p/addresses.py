@@ -28,6 +28,9 @@ _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 _WRAPPERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
 """IPv6 networks whose last 32 bits are an IPv4 address: that of NAT64 gateways, and an obsolete form."""
 _PEER_ID = re.compile(r"(12D3KooW|Qm|16Uiu2HA)[1-9A-HJ-NP-Za-km-z]{40,60}")
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_PEER_ID_FORMS = ((b"\x24\x08\x01\x12\x20", 37), (b"\x25\x08\x02\x12\x21", 38), (b"\x12\x20", 34))
+"""Heads and lengths of multihashes, without the zero in front: those that hold an Ed25519 or secp256k1 key, and SHA-256."""
 _DNS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
@@ -48,7 +51,7 @@ def parse_peer_address(text: str) -> PeerAddress:
     transport, separator, peer = text.strip().rpartition("/p2p/")
     if not separator:
         raise ConfigError(f"{text!r}: ends without /p2p/PEER-ID; copy the whole line that the other peer printed", code="E206")
-    if not _PEER_ID.fullmatch(peer):
+    if not _is_peer_id(peer):
         raise ConfigError(f"{text!r}: {peer!r} is not a PeerID", code="E206")
     if not transport or transport.endswith("/p2p"):
         raise ConfigError(f"{text!r}: there is no address before /p2p/", code="E206")
@@ -170,7 +173,7 @@ def _value_problem(protocol: str, value: str) -> str | None:
         is_port = value.isascii() and value.isdecimal() and int(value) <= 65535
         return None if is_port else f"{value!r} is not a port"
     if protocol == "p2p":
-        return None if _PEER_ID.fullmatch(value) else f"{value!r} is not a PeerID"
+        return None if _is_peer_id(value) else f"{value!r} is not a PeerID"
     if protocol.startswith("dns"):
         return None if _DNS_NAME.fullmatch(value) else f"{value!r} is not a host name"
     parse = ipaddress.IPv4Address if protocol == "ip4" else ipaddress.IPv6Address
@@ -181,3 +184,15 @@ def _value_problem(protocol: str, value: str) -> str | None:
     except ValueError:
         return f"{value!r} is not an {protocol} address"
     return None
+
+
+def _is_peer_id(text: str) -> bool:
+    """Return whether the text is a PeerID, and does not only look like one: p2pd does not start where the name of a relay that
+    it is given is no multihash, and others choose that name."""
+    if not _PEER_ID.fullmatch(text):
+        return False
+    number = 0
+    for digit in text:
+        number = number * 58 + _BASE58.index(digit)
+    data = number.to_bytes((number.bit_length() + 7) // 8, "big")
+    return any(len(data) == size and data.startswith(head) for head, size in _PEER_ID_FORMS)

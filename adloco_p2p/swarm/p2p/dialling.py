@@ -28,15 +28,26 @@ _P2P = b"\xa5\x03"
 
 
 async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str | None]:
-    """Connect to all peers at once, each over any of its addresses. Return the problem of each peer in words, or None."""
+    """Connect to all peers at once, each over any of its addresses. Return the problem of each peer in words, or None.
+
+    Addresses that hivemind cannot encode are left out, because others announce them. Raises no error for any address.
+    """
     transports: dict[PeerId, list[str]] = {}
     for address in addresses:
         transports.setdefault(address.peer, []).append(address.transport)
 
     async def dial_one(peer: PeerId) -> str | None:
+        maddrs, problem = list[Multiaddr](), ""
+        for text in transports[peer]:
+            try:
+                maddrs.append(dialable(text))
+            except ValueError as error:
+                problem = str(error)
+        if not maddrs:
+            return problem[-200:]
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_SECONDS):
-                await connect(p2p, peer, [dialable(text) for text in transports[peer]])
+                await connect(p2p, peer, maddrs)
         except TimeoutError:
             return f"no answer within {DIAL_TIMEOUT_SECONDS:g} s"
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
@@ -78,7 +89,8 @@ def _last_words(message: str) -> str:
 
 def dialable(transport: str) -> Multiaddr:
     """Return the part before the last /p2p/ of an address in a form that p2pd reads. hivemind writes the PeerID of a relay as a
-    CIDv1, for which p2pd refuses all addresses of the call."""
+    CIDv1, for which p2pd refuses all addresses of the call. Raises ValueError where hivemind refuses it, as it does names of
+    hosts with an underscore."""
     head, *hops = transport.split("/p2p/")
     encoded = Multiaddr(head).to_bytes()
     for hop in hops:

@@ -6,7 +6,9 @@ directory and continues after a restart; the directory appears when all files ar
 """
 
 import asyncio
+import errno
 import mmap
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -190,14 +192,29 @@ class _Room:
         if index.num_bytes > room:
             self.too_large = f"{index.num_bytes:,} bytes, more than the {room:,} that half of the free disk is"
             raise RemoteProtocolError(self.too_large)
-        self._say(f"the {self._kind.noun} comes from other peers: {index.num_bytes:,} bytes")
         with self._path.open("r+b" if held else "w+b") as file:
             file.truncate(index.num_bytes)
+            if not _reserved(file.fileno(), index.num_bytes):
+                self.too_large = f"{index.num_bytes:,} bytes, for which the disk has no room"
+                raise RemoteProtocolError(self.too_large)
             whole, start = memoryview(mmap.mmap(file.fileno(), index.num_bytes)), 0
         for num_bytes, _ in index.chunks:
             self.chunks.append(whole[start : start + num_bytes])
             start += num_bytes
+        self._say(f"the {self._kind.noun} comes from other peers: {index.num_bytes:,} bytes")
         return self.chunks
+
+
+def _reserved(descriptor: int, num_bytes: int) -> bool:
+    """Take the space of a file on the disk now, since a write to its mapped memory kills the process where the disk is full by
+    then. Return whether there was room; where the system cannot reserve space, that shows later."""
+    if not hasattr(os, "posix_fallocate"):
+        return True
+    try:
+        os.posix_fallocate(descriptor, 0, num_bytes)
+    except OSError as error:
+        return error.errno not in (errno.ENOSPC, errno.EDQUOT)
+    return True
 
 
 def _listed(kind: FileKind, chunks: Sequence[memoryview]) -> list[tuple[str, int]]:

@@ -1,6 +1,6 @@
 """Peers that freeze, differ, come late, go early or learn of another history: whole peers in virtual time."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -43,7 +43,7 @@ from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import AdmissionRules, WorkRules
-from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import MAX_ROSTER, Digest, InstanceId, PeerId
 from adloco_p2p.core.model.telemetry import FastForwarded, Finished
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, PENDING_SECONDS, RESEND_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.lifecycle import NEWCOMER_SECONDS, NOBODY_THERE, Stage
@@ -273,6 +273,19 @@ def _decoded(message: RunComplete) -> RunComplete:
     return decode(RunComplete, canonical.encode(message), max_bytes=MAX_MESSAGE_BYTES)
 
 
+def test_names_without_number_that_have_ended_the_run_fill_no_memory() -> None:
+    """A peer without a seat, such as a newcomer that waits, takes this message from anybody. It remembers the last ones."""
+    completion = _barrier()
+    for number in range(2 * MAX_ROSTER):
+        plan = LAST if number % 2 else None
+        completion.received(PeerId(f"name{number // 2}"), RunComplete(plan=plan, is_answer=True))
+        completion.received(PeerId(f"pending{number}"), RunComplete(plan=None, is_answer=True))
+        completion.received(PeerId(f"ended{number}"), RunComplete(plan=LAST, is_answer=True))
+        completion.received(PEER1, RunComplete(plan=LAST, is_answer=True))
+    assert len(completion._ended) == len(completion._pending) == MAX_ROSTER
+    assert completion.are_all_done(LAST, [PEER0, PEER1], {})
+
+
 def test_a_peer_that_ended_another_history_is_not_done_in_this_one() -> None:
     completion = _barrier()
     completion.received(PEER1, RunComplete(plan=hashed("another last plan")))
@@ -332,6 +345,9 @@ class Scripted:
 
     def tick(self, now: float) -> list[Outcome]:
         return []
+
+    def reports_of(self, plan: Digest) -> Sequence[Report]:
+        return ()
 
     def note_work(self, rounds: Collection[int]) -> None: ...
 

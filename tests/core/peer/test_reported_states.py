@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from adloco_p2p.core.model.effects import SaveCheckpoint
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.lineage import Merge
 from adloco_p2p.core.model.plan import RoundPlan
@@ -17,6 +18,7 @@ from adloco_p2p.sim.identities import RUN
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import small_rules
 from tests.core.peer.catching_up import catching_up_of
+from tests.core.peer.story import PEER1, Story
 from tests.core.peer.test_peer_churn import _entry
 
 HOSTS = tuple(PeerId(f"peer{index}") for index in range(5))
@@ -164,3 +166,20 @@ def test_the_reports_of_the_last_plan_name_the_state_of_an_instance_that_it_merg
     assert state.book.named(INSTANCE, 2) is None, "another history counts"
     catching_up_of(state).rewrite(Reorg(fork=before, lost=(), won=(_entry(last, tuple(reports)),)))
     assert state.book.named(INSTANCE, 2) == AGREED, "that one has it, too"
+
+
+def test_a_restart_after_the_last_plan_names_the_state_of_an_instance_that_it_merges_away() -> None:
+    """The plan is in the checkpoint, so it is not decided again; the journal has the reports from which it was made."""
+    story = Story(rules=small_rules(3, 6), peers=3)
+    story.play()
+    durables = [effect.durable for _, effect in story.effects(SaveCheckpoint, PEER1)]
+    last = durables[-1].plans[-1]
+    before = next(durable for durable in durables if durable.round == last.round - 1)
+    (merge,) = last.merges
+    (ended,) = {*merge.sources} - {merge.target}
+    machine = story.machine(PEER1)
+    machine.is_gone, machine.disk.durable = False, replace(before, plans=(*before.plans, last), held=())
+    machine.boot()
+    assert machine.process is not None
+    state = machine.process.peer._book.named(ended, last.round)
+    assert state is not None and state == story.reported_states(PEER1)[last.round - 2, ended]

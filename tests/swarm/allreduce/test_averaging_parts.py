@@ -1,5 +1,6 @@
 """How a vector is cut, encoded, summed and hashed; no network."""
 
+import asyncio
 import struct
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.aggregation.rule import shares
 from adloco_p2p.numerics.codecs import codec_named, fits
@@ -18,6 +19,7 @@ from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import BadPart, combination, part_statistics
 from adloco_p2p.numerics.tensor_codec import encoded_length
 from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_LANES, AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.attempt_end import AttemptEnd
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose, failure
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 
@@ -213,3 +215,24 @@ def test_a_part_longer_than_its_room_is_refused() -> None:
         with pytest.raises(RemoteProtocolError):
             sink.arrived(sent)
     assert not arrived
+
+
+def test_a_report_about_another_average_names_its_reporter_alone() -> None:
+    """Its suspects are members of that other average: a retry that completes this attempt must not fail because of them."""
+    average = spec([1, 1, 1, 1], size=64, codec="float32", part_bytes=64)
+    reporter, other = average.members[1], average.members[2]
+
+    async def no_fault() -> None:
+        return None
+
+    async def report(of: bytes) -> tuple[AttemptEnd, AveragingError]:
+        end = AttemptEnd(average, timeout_seconds=60.0, grace_seconds=0.0, local_fault=no_fault, awaited=set)
+        end.on_remote_failure(reporter, of, failure("gone", (other,)))
+        with pytest.raises(AveragingError) as caught:
+            await end.wait()
+        return end, caught.value
+
+    end, error = asyncio.run(report(average.digest))
+    assert (error.suspects, error.because, end.late) == ((other,), reporter, {})
+    end, error = asyncio.run(report(bytes(32)))
+    assert (error.suspects, error.because, end.late) == ((reporter,), None, {}) and "do not agree" in str(error)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -16,20 +17,23 @@ from adloco_p2p.core.model.averages import LostShare, largest_share
 from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, RemoteProtocolError
+from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import CODECS
 from adloco_p2p.swarm.allreduce import reducer_side, uplink_measure
-from adloco_p2p.swarm.allreduce.allreduce_spec import Part
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
 from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads, upload_key
 from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
+from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.reducer_side import ReducerSide
+from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
 from adloco_p2p.swarm.allreduce.uploads import Uploads
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 from adloco_p2p.swarm.transport.held import decode_held, encode_held
 from tests.swarm.averaging_peers import vectors_of
-from tests.swarm.linked_attempts import LIMITS, PART_BYTES, LinkedPeers, Stall, Strike
+from tests.swarm.linked_attempts import LIMITS, PART_BYTES, Inline, LinkedPeers, Stall, Strike
 
 NUM_PEERS, SIZE, VICTIM = 4, 20_483, 1
 FIRST = 0, InstanceId(0)
@@ -413,3 +417,28 @@ def test_what_is_held_is_dropped_with_the_round_and_by_the_first_attempt_at_anot
     held.keep(spec, kept)
     held.drop(7, spec.instance)
     assert held.begin(spec) == {}
+
+
+def test_a_room_of_an_earlier_attempt_is_reused_only_where_it_is_large_enough() -> None:
+    """A member with a small share reduces one short part at first, and whole parts of a lost reducer in the retry."""
+    peers = LinkedPeers(3)
+    first = replace(peers.spec(SIZE), shares=(1.0, 200.0, 200.0))
+    retry = replace(peers.spec(SIZE, without=(2,), attempt=1), shares=(1.0, 200.0), lost=(LostShare(2, 200.0),), steps=(1, 1))
+    (short,), (shared, *_, whole) = first.shards[0], retry.shards[0]
+    assert shared.num_sent_bytes == short.num_sent_bytes < whole.num_sent_bytes
+
+    def reduction(spec: AllReduceSpec) -> ShardReduction:
+        room = np.empty(spec.num_result_bytes, dtype=np.uint8)
+        return ShardReduction(spec, 0, PartAssembly(spec, None, encoded=room), None, held_bytes=0)
+
+    async def retried() -> int:
+        failed, again = reduction(first), reduction(retry)
+        failed.room(1, short)[:] = bytes(short.num_sent_bytes)
+        failed.arrive(1, short)
+        ((_, _, held),) = failed.arrived()
+        again.adopt(1, shared, held)
+        again._own = OwnContribution(retry, torch.zeros(SIZE))
+        await again.reduce(0, rule_named("mean").decide(None, (1, 2), (1, 1)), Inline())
+        return len(again.room(1, whole))
+
+    assert asyncio.run(retried()) == whole.num_sent_bytes

@@ -1,6 +1,7 @@
 """What peers tell each other about the ways between them, over real connections on loopback."""
 
 import asyncio
+import math
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -18,6 +19,7 @@ from adloco_p2p.swarm.discovery.reachability import (
     dialable_for,
     measure_speed,
     ping,
+    ping_all,
 )
 from tests.swarm.swarm_hosts import started_hosts
 
@@ -48,6 +50,19 @@ def test_a_ping_answers_with_clock_run_and_observed_address(tmp_path):
             assert reading.observed.startswith("/ip4/127.0.0.1/tcp/")
             with pytest.raises(SwarmError, match="does not answer"):
                 await ping(server.p2p, asker.me)  # serves nothing
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("time", [math.nan, math.inf])
+def test_a_time_that_is_no_number_is_no_answer(time, tmp_path):
+    """It would stand in the event file as null, and no reader takes a file with such a line."""
+
+    async def scenario():
+        async with serving(tmp_path, wall_clock=lambda: time) as (asker, server):
+            with pytest.raises(SwarmError, match="no number"):
+                await ping(asker.p2p, server.me)
+            assert await ping_all(asker.p2p, [server.me]) == {}
 
     asyncio.run(scenario())
 

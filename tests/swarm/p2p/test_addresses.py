@@ -3,15 +3,17 @@ import shlex
 
 import pytest
 
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.discovery.join_link import format_link, parse_link, split_initial_peers
-from adloco_p2p.swarm.p2p.address_book import MAX_PEERS, AddressBook, ListenPort
+from adloco_p2p.swarm.p2p.address_book import MAX_PEERS, AddressBook, ListenPort, Pages
 from adloco_p2p.swarm.p2p.addresses import check_address, leads_out, parse_peer_address, parse_peer_addresses, reach, shareable
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket
 
 ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
 BOB = "12D3KooWR6YTx5UBwBLEVsoRBKFMTrzHb9jnKJf4bhuNBHYSNbJL"
+SECP256K1, RSA = "16Uiu2HAkK2yReDhZ3qgDpaDCurPBU1ssAYqNE7LujF32H4xyBDFM", "QmNLfbof5rLekrACjeuLk9JmGZD2HDBHCU4z16iYKmx5SE"
 RUN = Digest("ab" * 32)
 
 
@@ -22,6 +24,8 @@ RUN = Digest("ab" * 32)
         f"/ip6/2001:db8::1/udp/4001/quic-v1/p2p/{ALICE}",
         f"/dns4/peer.example.org/tcp/443/wss/p2p/{ALICE}",
         f"/ip4/203.0.113.7/tcp/4001/p2p/{BOB}/p2p-circuit/p2p/{ALICE}",
+        f"/ip4/203.0.113.7/tcp/4001/p2p/{SECP256K1}/p2p-circuit/p2p/{ALICE}",
+        f"/ip4/203.0.113.7/tcp/4001/p2p/{RSA}/p2p-circuit/p2p/{ALICE}",
     ],
 )
 def test_an_address_comes_back_as_it_was_written(text):
@@ -37,6 +41,7 @@ def test_an_address_comes_back_as_it_was_written(text):
         ("203.0.113.7:4001", "without /p2p/"),
         (f"/p2p/{ALICE}", "no address"),
         ("/ip4/203.0.113.7/tcp/4001/p2p/me", "not a PeerID"),
+        (f"/ip4/203.0.113.7/tcp/4001/p2p/Qm{'z' * 44}", "not a PeerID"),
         (f"/ip4/203.0.113.7/tcp/4001/ip4/127.0.0.1/tcp/22/p2p/{ALICE}", "more than one host"),
         (f"/ip6/fe80::1%\x1b[2J/tcp/4001/p2p/{ALICE}", "not an ip6 address"),
         (f"/ip4/203.0.113/tcp/4001/p2p/{ALICE}", "not an ip4 address"),
@@ -52,6 +57,17 @@ def test_an_address_comes_back_as_it_was_written(text):
 def test_bad_addresses_are_refused_with_the_reason(text, words):
     with pytest.raises(ConfigError, match=words):
         parse_peer_address(text)
+
+
+@pytest.mark.parametrize("name", [f"Qm{'1' * 44}", f"Qm{'z' * 44}", f"{ALICE}1", ALICE[:-1], SECP256K1[:-1], f"{RSA}z"])
+def test_a_relay_whose_name_only_looks_like_a_peer_id_is_refused_and_not_kept(name, tmp_path):
+    """p2pd gets the known addresses as relays at its start and ends where it cannot read one, so a record of a stranger that is
+    kept in peers.json would keep this peer from ever starting again. A file that has such an address is read without it."""
+    relayed, direct = (f"/ip4/203.0.113.7/tcp/4001{way}/p2p/{ALICE}" for way in (f"/p2p/{name}/p2p-circuit", ""))
+    with pytest.raises(ConfigError, match="not a PeerID"):
+        parse_peer_address(relayed)
+    (tmp_path / "peers.json").write_bytes(canonical.encode(Pages(peers=(relayed, direct))))
+    assert [str(address) for address in AddressBook(tmp_path / "peers.json").peers] == [direct]
 
 
 def test_every_bad_address_is_named():

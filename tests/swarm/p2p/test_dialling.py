@@ -19,11 +19,13 @@ class Daemon:
     def __init__(self, refusals):
         self.refusals = refusals
         self.calls = []
+        self.dialled = []
         self._client = self
 
     async def connect(self, peer, maddrs):
         peer = peer.to_base58()
         self.calls.append(peer)
+        self.dialled.append(maddrs)
         if self.refusals[peer]:
             raise P2PDaemonError(f"failed to dial\n  * [/ip4/127.0.0.1/tcp/1] {self.refusals[peer].pop(0)}")
 
@@ -54,6 +56,18 @@ def test_a_reason_wins_over_a_dial_that_libp2p_left_out(monkeypatch):
     assert problems == {ALICE: "[/ip4/127.0.0.1/tcp/1] connection refused", BOB: "[/ip4/127.0.0.2/tcp/1] no route"}
     problems, _ = _dial(monkeypatch, {ALICE: ["dial backoff"] * 3})
     assert problems == {ALICE: "it failed a moment ago, and libp2p does not dial again so soon (dial backoff)"}
+
+
+def test_an_address_that_cannot_be_encoded_costs_neither_the_others_nor_other_addresses_of_its_peer():
+    """Anybody may announce a host with an underscore in its name."""
+    daemon = Daemon({ALICE: [], BOB: []})
+    odd = "/dns4/my_host/tcp/1"
+    addresses = [parse_peer_address(text) for text in (f"{odd}/p2p/{ALICE}", f"/ip4/127.0.0.1/tcp/1/p2p/{ALICE}")]
+    assert asyncio.run(dialling.dial(daemon, addresses)) == {ALICE: None}
+    assert [[str(maddr) for maddr in maddrs] for maddrs in daemon.dialled] == [["/ip4/127.0.0.1/tcp/1"]]
+    found = asyncio.run(dialling.dial(daemon, [addresses[0], parse_peer_address(f"/ip4/127.0.0.1/tcp/1/p2p/{BOB}")]))
+    of_alice, of_bob = found.values()
+    assert of_bob is None and "my_host" in str(of_alice) and daemon.calls == [ALICE, BOB]
 
 
 def test_a_relay_is_written_as_the_daemon_reads_it():

@@ -3,15 +3,18 @@
 import asyncio
 import bz2
 import contextlib
+import errno
 import gzip
 import io
 import json
 import lzma
+import os
 import shutil
 import tarfile
 import threading
 import zipfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -133,6 +136,24 @@ def test_other_blobs_and_too_large_ones_are_refused_before_anything_is_written(
     with pytest.raises(RemoteProtocolError, match="half of the free disk"):
         room.make(index_of(chunks))
     assert room.too_large and not said and not (tmp_path / "base.part").exists()
+
+
+def test_the_space_of_a_download_is_taken_at_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write to mapped memory would kill the process where others have filled the disk meanwhile."""
+    index, part, said = index_of(blob_of([["config.json", 1 << 20]], bytes(1 << 20))), tmp_path / "base.part", list[str]()
+    _Room(MODEL, part, said.append).make(index)
+    assert part.stat().st_blocks * 512 >= part.stat().st_size == index.num_bytes and len(said) == 1
+
+    def fail(number: int, _descriptor: int, _offset: int, _num_bytes: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", partial(fail, errno.EOPNOTSUPP))
+    _Room(MODEL, part, said.append).make(index)
+    monkeypatch.setattr(os, "posix_fallocate", partial(fail, errno.ENOSPC))
+    room = _Room(MODEL, part, said.append)
+    with pytest.raises(RemoteProtocolError, match="the disk has no room"):
+        room.make(index)
+    assert "no room" in room.too_large and len(said) == 2
 
 
 def test_the_files_are_read_once_however_many_ask_for_them_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
