@@ -194,7 +194,8 @@ class StreamedRows:
         self._leftover = np.concatenate(lines)
 
     def state(self) -> dict[str, object]:
-        self._cursor.shard_state = self._shard.state_dict()
+        if self._has_read:  # of a shard that was opened at a place and not read, `datasets` gives the beginning
+            self._cursor.shard_state = self._shard.state_dict()
         self._cursor.leftover = self._leftover.tolist()
         return asdict(self._cursor)
 
@@ -204,6 +205,7 @@ class StreamedRows:
         cursor, data = self._cursor, self._data
         while True:
             for row in self._rows:
+                self._has_read = True
                 is_ours = cursor.documents_seen % self._lanes.stride == self._residue
                 cursor.documents_seen += 1
                 text = text_of(row.get(data.text_column), data.text_column) if is_ours else ""
@@ -236,6 +238,7 @@ class StreamedRows:
         if cursor.shard_state is not None:
             self._shard.load_state_dict(cursor.shard_state)
         self._rows: Iterator[dict[str, object]] = iter(self._shard)
+        self._has_read = False
 
 
 def _terminated(documents: list[TokenIds], tokenizer: Tokenizer) -> list[TokenIds]:
