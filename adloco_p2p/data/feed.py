@@ -12,7 +12,7 @@ from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.indexing import IndexedRows, index_rows
 from adloco_p2p.data.packing import ConcatenatedRows, Rows
 from adloco_p2p.data.sampling import MixedOrder, SampleOrder, permute, round_keys
-from adloco_p2p.data.source import check_files, check_settings, columns_of
+from adloco_p2p.data.source import bad_bytes_named, check_files, check_settings, columns_of
 from adloco_p2p.data.streaming import StreamedFeed
 from adloco_p2p.data.tokenizer import check_vocabulary, open_tokenizer
 from adloco_p2p.errors import ConfigError
@@ -36,7 +36,11 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
     if run.data.streaming:
         return StreamedFeed(run.data, tokenizer, seed=run.seed, cache_dir=cache_dir)
     paths: list[str | None] = [*run.data.data_sets] or [run.data.path]
-    parts = [index_rows(replace(run.data, path=path, mixture={}), tokenizer, cache_dir=cache_dir) for path in paths]
+    parts = []
+    for path in paths:
+        data = replace(run.data, path=path, mixture={})
+        with bad_bytes_named(data):
+            parts.append(index_rows(data, tokenizer, cache_dir=cache_dir))
     for path, part in zip(paths, parts, strict=True):
         _check_rows(run, part, path)
     feed = feed_over(run, parts, vocab_size=tokenizer.vocab_size)

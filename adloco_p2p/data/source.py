@@ -4,6 +4,7 @@ import glob
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,16 @@ def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
         f"{wanted} cannot be loaded from the hub: {reason}; check the names and the network, "
         "or use local files, or data.source python, which needs no download"
     )
+
+
+@contextmanager
+def bad_bytes_named(data: DataConfig) -> Iterator[None]:
+    """Raise ConfigError where a text that is read inside is not UTF-8. Texts of JSON come from the library as they are in the
+    file, and the error comes with the first look at them."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ConfigError(_unreadable(data, data.split, error), code="E207") from error
 
 
 def _not_utf8(data: DataConfig) -> str:

@@ -18,7 +18,7 @@ from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.packing import as_batch, cut, smallest_dtype, starts, terminated
 from adloco_p2p.data.sampling import permute, round_keys
-from adloco_p2p.data.source import is_heldout, load_split, text_of
+from adloco_p2p.data.source import bad_bytes_named, is_heldout, load_split, text_of
 from adloco_p2p.data.tokenizer import TokenIds, Tokenizer
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.numerics.batch import Batch
@@ -102,7 +102,8 @@ class StreamedFeed:
         """Return the first rows of the held-out documents in the order of the data set, each document cut at one row's length,
         so that the rows cover many documents; fewer where the data end."""
         if self._heldout_rows is None or num_rows > self._heldout_wanted:
-            self._heldout_rows, self._heldout_wanted = self._read_heldout(num_rows), num_rows
+            with bad_bytes_named(self._data):
+                self._heldout_rows, self._heldout_wanted = self._read_heldout(num_rows), num_rows
         return _batch(self._heldout_rows[:num_rows], self._data, self._tokenizer)
 
     def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
@@ -187,7 +188,8 @@ class StreamedRows:
         wanted = num_samples * self._data.sequence_length
         lines, num_tokens = [self._leftover], len(self._leftover)
         while num_tokens < wanted:
-            texts = [self._next_text() for _ in range(DOCUMENTS_AT_ONCE)]
+            with bad_bytes_named(self._data):
+                texts = [self._next_text() for _ in range(DOCUMENTS_AT_ONCE)]
             read = _terminated(self._tokenizer.encode(texts), self._tokenizer)
             lines += read
             num_tokens += sum(map(len, read))

@@ -17,7 +17,7 @@ from adloco_p2p.data.packing import Rows, TokenRows
 from adloco_p2p.data.source import files_digest, is_heldout
 from adloco_p2p.data.tokenizer import ByteTokenizer
 from adloco_p2p.errors import ConfigError, StorageError
-from tests.data.files import DOCUMENTS, numbers, run_over, write_parquet, write_text
+from tests.data.files import DOCUMENTS, numbers, run_over, write_json, write_parquet, write_text
 
 WriteShards = Callable[..., str]
 
@@ -236,6 +236,22 @@ def test_files_that_are_not_utf8_are_named_with_the_line(tmp_path: Path, private
     said = problem_of(run_over(source="text", path=str(tmp_path / "*.txt")), private_cache)
     assert f"data.path: not UTF-8: {tmp_path}/1.txt, line 2; " in said and "and 1 more file;" in said
     assert "iconv -f LATIN1 -t UTF-8" in said
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_json_that_is_not_utf8_is_named_with_the_line(streaming: bool, tmp_path: Path, private_cache: Path) -> None:
+    write_json(tmp_path / "a.json", DOCUMENTS)
+    with (tmp_path / "a.json").open("ab") as file:
+        file.write(b'{"text": "na\xefve", "number": 7}\n')
+    run = run_over(source="json", path=str(tmp_path / "a.json"), streaming=streaming)
+
+    def read() -> None:
+        feed = open_feed(run, cache_dir=private_cache)
+        feed.open(instance=InstanceId(0), peer=PeerId("p"), round=0, first_sample=0).take(300)
+
+    with pytest.raises(ConfigError, match=rf"data\.path: not UTF-8: {tmp_path}/a\.json, line 121; ") as caught:
+        read()
+    assert caught.value.code == "E207"
 
 
 @pytest.mark.parametrize("kind", ["json", "parquet"])
