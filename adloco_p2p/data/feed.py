@@ -210,7 +210,14 @@ def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
             f"{where} gives {rows.training.num_rows} training rows of {length} tokens, and batch.initial_batch is "
             f"{run.batch.initial_batch}; give more text, or lower data.sequence_length or batch.initial_batch"
         )
-    if rows.heldout.num_rows == 0:
+    named_heldout = (("path", run.data.heldout_path), ("split", run.data.heldout_split))
+    if rows.heldout.num_rows == 0 and any(value is not None for _, value in named_heldout):
+        problems += [
+            f"data.heldout_{name}: {value!r} holds nothing to evaluate on; give documents that are not empty, or leave it out"
+            for name, value in named_heldout
+            if value is not None
+        ]
+    elif rows.heldout.num_rows == 0:
         unit = " (empty lines part those of a file)" if run.data.source == "text" else ""
         named = {"hub": ", or name a split in data.heldout_split", "python": "", "plugin": ""}
         problems.append(

@@ -140,6 +140,12 @@ class StreamedFeed:
             if len(line) >= num_rows * self.sequence_length:
                 break
         rows, _ = cut(line, sequence_length=self.sequence_length)
+        if not len(rows) and split is not None:
+            raise ConfigError(
+                f"data.heldout_split: {split!r} of {self._data.path!r} is less than one row of {self.sequence_length} tokens;"
+                " choose another, or leave it out",
+                code="E207",
+            )
         if not len(rows):
             raise ConfigError(
                 f"data.heldout_fraction: {self._data.heldout_fraction} of {self._data.path!r} is less than one row of "

@@ -1,6 +1,7 @@
 """Indexed rows of local files: right side, right rows, cached on disk."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -271,6 +272,43 @@ def test_no_heldout_document(write_shards: WriteShards, private_cache: Path, tmp
     (tmp_path / "book.txt").write_text("lines without an empty one between them\n" * 90)
     single = problem_of(run_over(source="text", path=str(tmp_path / "book.txt")), private_cache)
     assert "documents (empty lines part those of a file), raise it, or name files in data.heldout_path" in single
+
+
+def test_problems_of_named_heldout_files_are_theirs(private_cache: Path, tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", DOCUMENTS)
+    write_json(tmp_path / "empty.json", ["", ""])
+    (tmp_path / "latin.json").write_bytes(b'{"text": "na\xefve", "number": 7}\n')
+    for name, problem in (
+        ("none.json", "data.heldout_path: no file matches"),
+        ("", "data.heldout_path: .* is a directory"),
+        ("empty.json", "data.heldout_path: .*empty.json' holds nothing to evaluate on; give documents that are not empty"),
+        ("latin.json", "data.heldout_path: not UTF-8: .*/latin.json, line 1; "),
+    ):
+        run = run_over(source="json", path=str(tmp_path / "a.json"), heldout_path=str(tmp_path / name))
+        said = problem_of(run, private_cache)
+        assert re.match(problem, said) and "data.heldout_fraction" not in said, said
+        if name in ("none.json", ""):
+            with pytest.raises(ConfigError, match=problem):
+                files_digest(run.data)
+    data = replace(run_over(source="json").data, mixture={str(tmp_path / "a.json"): 1.0, str(tmp_path / "none.json"): 1.0})
+    with pytest.raises(ConfigError, match=r"data\.mixture: no file matches"):
+        files_digest(data)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_empty_split_for_evaluation_is_named(private_cache: Path, tmp_path: Path, streaming: bool) -> None:
+    directory = tmp_path / "published"
+    directory.mkdir()
+    write_parquet(directory / "train.parquet", DOCUMENTS)
+    write_parquet(directory / "validation.parquet", ["", ""])
+    run = run_over(source="hub", path=str(directory), heldout_split="validation", streaming=streaming)
+
+    def read() -> None:
+        open_feed(run, cache_dir=private_cache).heldout(1)
+
+    with pytest.raises(ConfigError, match=r"data\.heldout_split: 'validation'") as caught:
+        read()
+    assert "heldout_fraction" not in str(caught.value)
 
 
 @pytest.mark.parametrize("has_own_data", [False, True])
