@@ -104,6 +104,23 @@ def local_files(data: DataConfig) -> list[list[str]]:
     return [_local_files(replace(data, path=path), setting) for setting, path in _named_paths(data)]
 
 
+def check_heldout_apart(data: DataConfig) -> None:
+    """Raise ConfigError where files for evaluation are also trained on. Only a new run is checked, because runs that exist go
+    on."""
+    if data.heldout_path is None:
+        return
+    *trained, heldout = ({Path(name).resolve() for name in files} for files in local_files(data))
+    both = sorted(str(name) for name in heldout.intersection(set[Path]().union(*trained)))
+    if both:
+        more = f" and {len(both) - MAX_NAMED} more" if len(both) > MAX_NAMED else ""
+        raise ConfigError(
+            f"data.heldout_path: {', '.join(both[:MAX_NAMED])}{more} would also be trained on, by"
+            f" {'data.mixture' if data.mixture else 'data.path'}; name other files, or leave data.heldout_path out, so that"
+            " data.heldout_fraction of the documents is held out",
+            code="E207",
+        )
+
+
 def _named_paths(data: DataConfig) -> list[tuple[str, str]]:
     """Return `data.paths`, each with the setting that names it."""
     return [
