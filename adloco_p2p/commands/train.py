@@ -38,6 +38,10 @@ def start(arguments: argparse.Namespace) -> int:
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         run = workdir.with_protocol(run)
+        if run.data.heldout_path is not None and (workdir.run is None or workdir.run.digest != run.digest):
+            from adloco_p2p.data.source import check_heldout_apart
+
+            check_heldout_apart(run.data)
         workdir.adopt(run)  # before anything slow, so that a directory of another run is refused at once
         _keep_command(workdir, arguments)
         if is_complete(arguments.workdir):

@@ -212,7 +212,7 @@ class OuterConfig:
     """`average` is LocalSGD: the mean of the models."""
     learning_rate: PositiveFloat = 0.7
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
-    """Momentum of `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 up to 128 (docs/results.md), 0.9 above."""
+    """Momentum of `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 above (docs/results.md)."""
     overlap: Literal["none", "delayed", "eager", "forecast", "streaming"] = "none"
     """Whether averaging overlaps with training, for slow links. `delayed`: a peer with one instance begins the next round's
     inner steps while the last one is averaged, and the outer update comes one round late. `eager`: these inner steps begin from

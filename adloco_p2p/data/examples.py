@@ -41,7 +41,8 @@ class ExampleReader:
 
     def identity(self, row: Mapping[str, object]) -> str:
         """Return the key that decides the row's side of the held-out split."""
-        return json.dumps([row.get(column) for column in columns_of(self._data)], sort_keys=True)
+        # as text what JSON does not have: readers of files make times of other keys of a message
+        return json.dumps([row.get(column) for column in columns_of(self._data)], sort_keys=True, default=str)
 
     def read(self, row: Mapping[str, object]) -> Example | None:
         """Return the row as an example; None where nothing of it is learned within a row's length. Raises ConfigError for a

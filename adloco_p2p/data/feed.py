@@ -12,7 +12,7 @@ from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.indexing import IndexedRows, index_rows
 from adloco_p2p.data.packing import ConcatenatedRows, Rows
 from adloco_p2p.data.sampling import MixedOrder, SampleOrder, permute, round_keys
-from adloco_p2p.data.source import check_files, check_settings, columns_of
+from adloco_p2p.data.source import bad_bytes_named, check_files, check_settings, columns_of
 from adloco_p2p.data.streaming import StreamedFeed
 from adloco_p2p.data.tokenizer import check_vocabulary, open_tokenizer
 from adloco_p2p.errors import ConfigError
@@ -36,7 +36,11 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
     if run.data.streaming:
         return StreamedFeed(run.data, tokenizer, seed=run.seed, cache_dir=cache_dir)
     paths: list[str | None] = [*run.data.data_sets] or [run.data.path]
-    parts = [index_rows(replace(run.data, path=path, mixture={}), tokenizer, cache_dir=cache_dir) for path in paths]
+    parts = []
+    for path in paths:
+        data = replace(run.data, path=path, mixture={})
+        with bad_bytes_named(data):
+            parts.append(index_rows(data, tokenizer, cache_dir=cache_dir))
     for path, part in zip(paths, parts, strict=True):
         _check_rows(run, part, path)
     feed = feed_over(run, parts, vocab_size=tokenizer.vocab_size)
@@ -206,7 +210,14 @@ def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
             f"{where} gives {rows.training.num_rows} training rows of {length} tokens, and batch.initial_batch is "
             f"{run.batch.initial_batch}; give more text, or lower data.sequence_length or batch.initial_batch"
         )
-    if rows.heldout.num_rows == 0:
+    named_heldout = (("path", run.data.heldout_path), ("split", run.data.heldout_split))
+    if rows.heldout.num_rows == 0 and any(value is not None for _, value in named_heldout):
+        problems += [
+            f"data.heldout_{name}: {value!r} holds nothing to evaluate on; give documents that are not empty, or leave it out"
+            for name, value in named_heldout
+            if value is not None
+        ]
+    elif rows.heldout.num_rows == 0:
         unit = " (empty lines part those of a file)" if run.data.source == "text" else ""
         named = {"hub": ", or name a split in data.heldout_split", "python": "", "plugin": ""}
         problems.append(

@@ -63,7 +63,8 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
     if data.heldout_split is not None:
         datasets.append(load_split(data, split=data.heldout_split, cache_dir=cache_dir))
     elif data.heldout_path is not None:
-        datasets.append(load_split(replace(data, path=data.heldout_path), split=data.split, cache_dir=cache_dir))
+        named = replace(data, path=data.heldout_path)
+        datasets.append(load_split(named, split=data.split, cache_dir=cache_dir, setting="data.heldout_path"))
     if columns_of(data) != (data.text_column,):
         return _example_rows(datasets, data, tokenizer)
     if len(datasets) > 1:

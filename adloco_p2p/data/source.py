@@ -4,6 +4,7 @@ import glob
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,12 @@ def is_heldout(identity: str, fraction: float) -> bool:
     return int.from_bytes(digest[:8], "big") < int(fraction * (1 << 64))
 
 
-def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
+def load_split(data: DataConfig, *, split: str, cache_dir: Path | None, setting: str = "data.path") -> Any:
     """Return one split as a `datasets.Dataset`, or an `IterableDataset` where `data.streaming`, with the configured columns
     only.
 
-    `cache_dir` is where `datasets` keeps converted data; None: its own place. Raises ConfigError where the data are missing,
-    unreachable or without the text column.
+    `cache_dir` is where `datasets` keeps converted data; None: its own place. `setting`: the name that errors give to
+    `data.path`. Raises ConfigError where the data are missing, unreachable or without the text column.
     """
     # takes seconds to import, and the embedded default never needs it
     import datasets
@@ -61,7 +62,8 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
         datasets.disable_progress_bars()
     cache = str(cache_dir / "datasets") if cache_dir is not None else None
     try:
-        kind, files = repository_files(data, split=split) if data.source == "hub" else (data.source, _local_files(data))
+        is_hub = data.source == "hub"
+        kind, files = repository_files(data, split=split) if is_hub else (data.source, _local_files(data, setting))
         arguments: dict[str, Any] = {"path": kind, "data_files": files, "split": "train"}
         if data.source == "text":
             arguments["sample_by"] = "paragraph"  # by line the newlines would be lost, and by file the held-out split
@@ -73,7 +75,7 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
             next(iter(dataset), {})
         )  # a stream may learn its columns from its first row only
     except (OSError, ValueError, StopIteration, RecursionError, datasets.exceptions.DatasetsError, *client_errors()) as error:
-        raise ConfigError(_unreadable(data, split, error), code="E207") from error
+        raise ConfigError(_unreadable(data, split, error, setting), code="E207") from error
     wanted = list(columns_of(data))
     if columns and (missing := [column for column in wanted if column not in columns]):
         raise ConfigError(
@@ -99,7 +101,33 @@ def files_digest(data: DataConfig) -> str:
 
 def local_files(data: DataConfig) -> list[list[str]]:
     """The files of each of `data.paths`. Raises ConfigError where one has none."""
-    return [_local_files(replace(data, path=path)) for path in data.paths]
+    return [_local_files(replace(data, path=path), setting) for setting, path in _named_paths(data)]
+
+
+def check_heldout_apart(data: DataConfig) -> None:
+    """Raise ConfigError where files for evaluation are also trained on. Only a new run is checked, because runs that exist go
+    on."""
+    if data.heldout_path is None:
+        return
+    *trained, heldout = ({Path(name).resolve() for name in files} for files in local_files(data))
+    both = sorted(str(name) for name in heldout.intersection(set[Path]().union(*trained)))
+    if both:
+        more = f" and {len(both) - MAX_NAMED} more" if len(both) > MAX_NAMED else ""
+        raise ConfigError(
+            f"data.heldout_path: {', '.join(both[:MAX_NAMED])}{more} would also be trained on, by"
+            f" {'data.mixture' if data.mixture else 'data.path'}; name other files, or leave data.heldout_path out, so that"
+            " data.heldout_fraction of the documents is held out",
+            code="E207",
+        )
+
+
+def _named_paths(data: DataConfig) -> list[tuple[str, str]]:
+    """Return `data.paths`, each with the setting that names it."""
+    return [
+        *([("data.path", data.path)] if data.path is not None else []),
+        *(("data.mixture", path) for path in data.data_sets),
+        *([("data.heldout_path", data.heldout_path)] if data.heldout_path is not None else []),
+    ]
 
 
 def plugin_texts(data: DataConfig) -> Iterator[str]:
@@ -174,34 +202,34 @@ def anonymous(texts: Iterable[str]) -> list[Document]:
     return [Document(identity=text, text=text) for text in texts]
 
 
-def _local_files(data: DataConfig) -> list[str]:
-    """Return the files of the glob, sorted, so that every peer numbers shards and documents alike."""
+def _local_files(data: DataConfig, setting: str) -> list[str]:
+    """Return the files of the glob, sorted, so that every peer numbers shards and documents alike. `setting` names it."""
     assert data.path is not None
     names = glob.glob(data.path, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
     files = sorted(name for name in names if Path(name).is_file())
     if not files and Path(data.path).is_dir():
         suffix = {"text": "txt", "json": "jsonl"}.get(data.source, data.source)
         pattern = str(Path(data.path) / f"*.{suffix}")
-        raise ConfigError(f"data.path: {data.path!r} is a directory; name the files in it, such as {pattern!r}", code="E207")
+        raise ConfigError(f"{setting}: {data.path!r} is a directory; name the files in it, such as {pattern!r}", code="E207")
     if not files:
         raise ConfigError(
-            f"data.path: no file matches {data.path!r}, seen from {Path.cwd()}; give the path or glob of {data.source} files",
+            f"{setting}: no file matches {data.path!r}, seen from {Path.cwd()}; give the path or glob of {data.source} files",
             code="E207",
         )
     return files
 
 
-def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
-    """Return a message with the configured source, the failure and a remedy."""
+def _unreadable(data: DataConfig, split: str, error: Exception, setting: str) -> str:
+    """Return a message with the configured source, the failure and a remedy. `setting` names `data.path`."""
     # datasets wraps the errors of converting files; the cause is more precise
     cause = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-    if isinstance(cause, UnicodeDecodeError) and data.source in ("text", "json") and (places := _not_utf8(data)):
-        return f"data.path: not UTF-8: {places}; convert such files, as by `iconv -f LATIN1 -t UTF-8 FILE > NEW`"
+    if isinstance(cause, UnicodeDecodeError) and data.source in ("text", "json") and (places := _not_utf8(data, setting)):
+        return f"{setting}: not UTF-8: {places}; convert such files, as by `iconv -f LATIN1 -t UTF-8 FILE > NEW`"
     if isinstance(cause, StopIteration):
         reason = "its files are empty"
     if data.source != "hub":
-        return f"data.path: {data.path!r} cannot be read as {data.source}: {reason}; give such files, or change data.source"
+        return f"{setting}: {data.path!r} cannot be read as {data.source}: {reason}; give such files, or change data.source"
     wanted = f"data.path: {data.path!r} (name {data.name!r}, revision {data.revision!r}, split {split!r})"
     return (
         f"{wanted} cannot be loaded from the hub: {reason}; check the names and the network, "
@@ -209,10 +237,22 @@ def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
     )
 
 
-def _not_utf8(data: DataConfig) -> str:
+@contextmanager
+def bad_bytes_named(data: DataConfig) -> Iterator[None]:
+    """Raise ConfigError where a text that is read inside is not UTF-8. Texts of JSON come from the library as they are in the
+    file, and the error comes with the first look at them."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        named = [(replace(data, path=path), setting) for setting, path in _named_paths(data)]
+        bad = next((one for one in named if data.source in ("text", "json") and _not_utf8(*one)), (data, "data.path"))
+        raise ConfigError(_unreadable(bad[0], data.split, error, bad[1]), code="E207") from error
+
+
+def _not_utf8(data: DataConfig, setting: str) -> str:
     """Return the first bad line of each file of the glob that is not UTF-8: `notes.txt, line 3; more.txt, line 1`."""
     found = []
-    for name in _local_files(data) if data.path is not None else []:
+    for name in _local_files(data, setting) if data.path is not None else []:
         with Path(name).open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 try:

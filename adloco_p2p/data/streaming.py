@@ -18,7 +18,7 @@ from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.packing import as_batch, cut, smallest_dtype, starts, terminated
 from adloco_p2p.data.sampling import permute, round_keys
-from adloco_p2p.data.source import is_heldout, load_split, text_of
+from adloco_p2p.data.source import bad_bytes_named, is_heldout, load_split, text_of
 from adloco_p2p.data.tokenizer import TokenIds, Tokenizer
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.numerics.batch import Batch
@@ -102,7 +102,8 @@ class StreamedFeed:
         """Return the first rows of the held-out documents in the order of the data set, each document cut at one row's length,
         so that the rows cover many documents; fewer where the data end."""
         if self._heldout_rows is None or num_rows > self._heldout_wanted:
-            self._heldout_rows, self._heldout_wanted = self._read_heldout(num_rows), num_rows
+            with bad_bytes_named(self._data):
+                self._heldout_rows, self._heldout_wanted = self._read_heldout(num_rows), num_rows
         return _batch(self._heldout_rows[:num_rows], self._data, self._tokenizer)
 
     def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
@@ -139,6 +140,12 @@ class StreamedFeed:
             if len(line) >= num_rows * self.sequence_length:
                 break
         rows, _ = cut(line, sequence_length=self.sequence_length)
+        if not len(rows) and split is not None:
+            raise ConfigError(
+                f"data.heldout_split: {split!r} of {self._data.path!r} is less than one row of {self.sequence_length} tokens;"
+                " choose another, or leave it out",
+                code="E207",
+            )
         if not len(rows):
             raise ConfigError(
                 f"data.heldout_fraction: {self._data.heldout_fraction} of {self._data.path!r} is less than one row of "
@@ -187,14 +194,16 @@ class StreamedRows:
         wanted = num_samples * self._data.sequence_length
         lines, num_tokens = [self._leftover], len(self._leftover)
         while num_tokens < wanted:
-            texts = [self._next_text() for _ in range(DOCUMENTS_AT_ONCE)]
+            with bad_bytes_named(self._data):
+                texts = [self._next_text() for _ in range(DOCUMENTS_AT_ONCE)]
             read = _terminated(self._tokenizer.encode(texts), self._tokenizer)
             lines += read
             num_tokens += sum(map(len, read))
         self._leftover = np.concatenate(lines)
 
     def state(self) -> dict[str, object]:
-        self._cursor.shard_state = self._shard.state_dict()
+        if self._has_read:  # of a shard that was opened at a place and not read, `datasets` gives the beginning
+            self._cursor.shard_state = self._shard.state_dict()
         self._cursor.leftover = self._leftover.tolist()
         return asdict(self._cursor)
 
@@ -204,6 +213,7 @@ class StreamedRows:
         cursor, data = self._cursor, self._data
         while True:
             for row in self._rows:
+                self._has_read = True
                 is_ours = cursor.documents_seen % self._lanes.stride == self._residue
                 cursor.documents_seen += 1
                 text = text_of(row.get(data.text_column), data.text_column) if is_ours else ""
@@ -236,6 +246,7 @@ class StreamedRows:
         if cursor.shard_state is not None:
             self._shard.load_state_dict(cursor.shard_state)
         self._rows: Iterator[dict[str, object]] = iter(self._shard)
+        self._has_read = False
 
 
 def _terminated(documents: list[TokenIds], tokenizer: Tokenizer) -> list[TokenIds]:

@@ -9,6 +9,9 @@ from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.training.device_shell import Shell
 
+MOST_NATS = 700.0
+"""The largest loss whose perplexity is shown; that of 710 nats is no number any more."""
+
 
 @torch.no_grad()
 def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_batch: int) -> float:
@@ -39,5 +42,5 @@ def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_b
 
 
 def perplexity(loss: float) -> float:
-    """Return the perplexity of a mean loss in nats per predicted token."""
-    return math.exp(loss)
+    """Return the perplexity of a mean loss in nats per predicted token; of a loss above `MOST_NATS`, that of `MOST_NATS`."""
+    return math.exp(min(loss, MOST_NATS))

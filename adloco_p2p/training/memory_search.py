@@ -150,6 +150,7 @@ def search_cuda(
     shell.module.train()
     fitting = largest_fitting(fits, limit=limit)
     del others
+    shell.unbind()  # otherwise the probe's parameters stay on the device until a round has made those of its instance
     shell.free_cache()
     if fitting < 1:
         raise DeviceError(

@@ -27,13 +27,14 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
         module = _from_config(config, model.architecture, seed)
     else:
         module = load_pretrained(model)
-        if module.config.vocab_size < vocab_size:
+        num_tokens = module.config.get_text_config().vocab_size  # a model of text and images keeps it in a part of its own
+        if num_tokens < vocab_size:
             raise ConfigError(
-                f"model.pretrained: {model.pretrained} has {module.config.vocab_size} tokens, the tokenizer has {vocab_size};"
+                f"model.pretrained: {model.pretrained} has {num_tokens} tokens, the tokenizer has {vocab_size};"
                 " use the tokenizer that belongs to the model",
                 code="E209",
             )
-    longest = _longest_sequence(module.config)
+    longest = _longest_sequence(module.config.get_text_config())
     if longest is not None and longest < sequence_length:
         built = "model.plugin" if model.plugin else "model.architecture.max_position_embeddings"
         name = built if model.pretrained is None else "model.pretrained"

@@ -196,7 +196,9 @@ class OwnLoop(HostedInstances):
         if current is None or current.is_discarded:
             self._round = None
             return False
-        value = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        value: torch.Tensor | float = loss
+        if isinstance(loss, torch.Tensor):  # at least fp32: the sum would lose steps in bfloat16 and be infinite in float16
+            value = loss.detach().to(torch.promote_types(loss.dtype, torch.float32))
         with self._handover.changed:
             current.steps += 1
             current.samples += samples

@@ -43,9 +43,9 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
             code="E209",
         )
     tensors: dict[str, torch.Tensor] = found
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in tensors):
-            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    # in any order, as the model that torch.compile or data parallelism wraps may be wrapped by the other one already
+    while prefix := next((one for one in _PREFIXES if all(name.startswith(one) for name in tensors)), None):
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     return tensors
 
 

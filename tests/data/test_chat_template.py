@@ -22,6 +22,7 @@ MARKED = (
     "{% else %}{{ message['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
 )
 TRIMMING = CHATML.replace("message['content']", "message['content'] | trim")
+LINE_BEFORE_END = MARKED.replace("'<|im_end|>\n'", "'\n<|im_end|>'")
 TALK = [
     ("system", "Be brief."),
     ("user", "Hello?"),
@@ -109,7 +110,7 @@ def test_a_lone_surrogate_is_no_failure(chatml: PretrainedTokenizer) -> None:
     assert learned_of(chatml, [("user", "\ud800"), ("assistant", "a\udfff")]) == "a?<|im_end|>"
 
 
-@pytest.mark.parametrize("template", [CHATML, MARKED, TRIMMING])
+@pytest.mark.parametrize("template", [CHATML, MARKED, TRIMMING, LINE_BEFORE_END])
 def test_a_question_ends_where_an_answer_begins_in_training(template: str, tmp_path: Path) -> None:
     """Also where the template has no generation prompt."""
     chat = ChatTemplate(tokenizer_with(tmp_path, template))

@@ -109,6 +109,18 @@ def test_a_cell_of_another_kind_is_named_by_its_row(tmp_path: Path, private_cach
     assert refused.value.code == "E207"
 
 
+def test_other_keys_of_a_message_may_hold_anything(tmp_path: Path, private_cache: Path) -> None:
+    """pyarrow reads texts of this form as times, which JSON does not have."""
+    talks = [
+        [{"role": role, "content": f"{role} {n}", "at": f"2024-05-01 12:00:{n:02d}"} for role in ("user", "assistant")]
+        for n in range(40)
+    ]
+    path = write_rows(tmp_path / "a.jsonl", [{"messages": talk} for talk in talks])
+    run = run_over(source="json", path=path, messages_column="messages", sequence_length=64)
+    run = replace(run, tokenizer=TokenizerConfig(source=str(save_tokenizer(tmp_path / "tokenizer"))))
+    assert "assistant 1" in "".join(learned_texts(feed_of(run)))
+
+
 def test_nothing_to_learn_is_refused(tmp_path: Path, private_cache: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"ask": "long " * 50, "say": "x"}])
     with pytest.raises(ConfigError, match="nothing to learn within 32 tokens"):

@@ -1,6 +1,7 @@
 """Indexed rows of local files: right side, right rows, cached on disk."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +10,15 @@ import numpy as np
 import pytest
 
 from adloco_p2p.commands.evaluation import _over_file
-from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
+from adloco_p2p.config.run_config import DataConfig, RunConfig, TokenizerConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data import indexing
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.packing import Rows, TokenRows
-from adloco_p2p.data.source import files_digest, is_heldout
+from adloco_p2p.data.source import check_heldout_apart, files_digest, is_heldout
 from adloco_p2p.data.tokenizer import ByteTokenizer
 from adloco_p2p.errors import ConfigError, StorageError
-from tests.data.files import DOCUMENTS, numbers, run_over, write_parquet, write_text
+from tests.data.files import DOCUMENTS, numbers, run_over, write_json, write_parquet, write_text
 
 WriteShards = Callable[..., str]
 
@@ -238,6 +239,22 @@ def test_files_that_are_not_utf8_are_named_with_the_line(tmp_path: Path, private
     assert "iconv -f LATIN1 -t UTF-8" in said
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_json_that_is_not_utf8_is_named_with_the_line(streaming: bool, tmp_path: Path, private_cache: Path) -> None:
+    write_json(tmp_path / "a.json", DOCUMENTS)
+    with (tmp_path / "a.json").open("ab") as file:
+        file.write(b'{"text": "na\xefve", "number": 7}\n')
+    run = run_over(source="json", path=str(tmp_path / "a.json"), streaming=streaming)
+
+    def read() -> None:
+        feed = open_feed(run, cache_dir=private_cache)
+        feed.open(instance=InstanceId(0), peer=PeerId("p"), round=0, first_sample=0).take(300)
+
+    with pytest.raises(ConfigError, match=rf"data\.path: not UTF-8: {tmp_path}/a\.json, line 121; ") as caught:
+        read()
+    assert caught.value.code == "E207"
+
+
 @pytest.mark.parametrize("kind", ["json", "parquet"])
 def test_empty_corpus(write_shards: WriteShards, private_cache: Path, kind: str) -> None:
     assert "holds no text" in problem_of(run_over(source=kind, path=write_shards(kind, [""] * 6)), private_cache)
@@ -255,6 +272,61 @@ def test_no_heldout_document(write_shards: WriteShards, private_cache: Path, tmp
     (tmp_path / "book.txt").write_text("lines without an empty one between them\n" * 90)
     single = problem_of(run_over(source="text", path=str(tmp_path / "book.txt")), private_cache)
     assert "documents (empty lines part those of a file), raise it, or name files in data.heldout_path" in single
+
+
+def test_problems_of_named_heldout_files_are_theirs(private_cache: Path, tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", DOCUMENTS)
+    write_json(tmp_path / "empty.json", ["", ""])
+    (tmp_path / "latin.json").write_bytes(b'{"text": "na\xefve", "number": 7}\n')
+    for name, problem in (
+        ("none.json", "data.heldout_path: no file matches"),
+        ("", "data.heldout_path: .* is a directory"),
+        ("empty.json", "data.heldout_path: .*empty.json' holds nothing to evaluate on; give documents that are not empty"),
+        ("latin.json", "data.heldout_path: not UTF-8: .*/latin.json, line 1; "),
+    ):
+        run = run_over(source="json", path=str(tmp_path / "a.json"), heldout_path=str(tmp_path / name))
+        said = problem_of(run, private_cache)
+        assert re.match(problem, said) and "data.heldout_fraction" not in said, said
+        if name in ("none.json", ""):
+            with pytest.raises(ConfigError, match=problem):
+                files_digest(run.data)
+    data = replace(run_over(source="json").data, mixture={str(tmp_path / "a.json"): 1.0, str(tmp_path / "none.json"): 1.0})
+    with pytest.raises(ConfigError, match=r"data\.mixture: no file matches"):
+        files_digest(data)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_files_for_evaluation_that_are_also_trained_on_are_named(is_mixed: bool, tmp_path: Path) -> None:
+    for name in ("a.json", "b.json", "test.json"):
+        write_json(tmp_path / name, DOCUMENTS)
+    every, alone, held = (str(tmp_path / name) for name in ("*.json", "[ab].json", "test.json"))
+
+    def data(path: str) -> DataConfig:
+        named = run_over(source="json", path=None if is_mixed else path, heldout_path=held).data
+        return replace(named, mixture={path: 1.0} if is_mixed else {})
+
+    check_heldout_apart(data(alone))
+    check_heldout_apart(replace(data(every), heldout_path=None))
+    by = "data.mixture" if is_mixed else "data.path"
+    with pytest.raises(ConfigError, match=rf"data\.heldout_path: \S+/test\.json would also be trained on, by {by}; ") as caught:
+        check_heldout_apart(data(every))
+    assert caught.value.code == "E207"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_empty_split_for_evaluation_is_named(private_cache: Path, tmp_path: Path, streaming: bool) -> None:
+    directory = tmp_path / "published"
+    directory.mkdir()
+    write_parquet(directory / "train.parquet", DOCUMENTS)
+    write_parquet(directory / "validation.parquet", ["", ""])
+    run = run_over(source="hub", path=str(directory), heldout_split="validation", streaming=streaming)
+
+    def read() -> None:
+        open_feed(run, cache_dir=private_cache).heldout(1)
+
+    with pytest.raises(ConfigError, match=r"data\.heldout_split: 'validation'") as caught:
+        read()
+    assert "heldout_fraction" not in str(caught.value)
 
 
 @pytest.mark.parametrize("has_own_data", [False, True])

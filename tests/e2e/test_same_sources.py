@@ -113,3 +113,13 @@ def test_a_run_from_the_export_of_another_names_its_parent_and_keeps_its_weights
     assert ended.code == 2 and "E203" in ended.errors and "model.digest: " in ended.errors, ended
     ended = run(["export", "--workdir", tmp_path / "second", "--output", tmp_path / "x"], folder=tmp_path)
     assert ended.code == 2 and "E218" in ended.errors and second.model.digest in ended.errors, ended
+
+
+def test_a_new_run_does_not_evaluate_on_what_it_trains_on(tmp_path: Path) -> None:
+    write_text(tmp_path, num_paragraphs=60)
+    config = tmp_path / "run.yaml"
+    text = tmp_path / "text.txt"
+    config.write_text(f"data: {{source: text, path: '{tmp_path}/t*.txt', heldout_path: '{text}'}}\n")
+    ended = run(["start", config, "--workdir", tmp_path / "work", "--offline", *CONNECTED], folder=tmp_path)
+    assert ended.code == 2 and f"data.heldout_path: {text} would also be trained on, by data.path" in ended.errors, ended
+    assert read_run(tmp_path / "work") is None

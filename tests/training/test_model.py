@@ -195,6 +195,21 @@ def test_a_pretrained_model_of_impossible_sizes_is_refused(
     assert refused.value.code == code
 
 
+def test_a_model_of_text_and_images_reads_text(tmp_path: Path) -> None:
+    """Gemma 3 from 4B on: the sizes of its text are in a part of its configuration."""
+    text = {**HEADS["gemma2"], "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 32}
+    image = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+    config = transformers.Gemma3Config(text_config=text, vision_config=image, mm_tokens_per_image=4, image_token_index=255)
+    transformers.Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path)
+    model = ModelConfig(pretrained=str(tmp_path))
+    module: Any = build_model(model, vocab_size=256, sequence_length=32, seed=1)
+    assert module(input_ids=torch.zeros(1, 2, dtype=torch.int64)).logits.shape == (1, 2, 256)
+    with pytest.raises(ConfigError, match="has 256 tokens, the tokenizer has 300"):
+        build_model(model, vocab_size=300, sequence_length=32, seed=1)
+    with pytest.raises(ConfigError, match="the model reads 32 tokens"):
+        build_model(model, vocab_size=256, sequence_length=64, seed=1)
+
+
 def with_header(path: Path, header: bytes) -> None:
     """A safetensors file with another header before the same bytes."""
     content = path.read_bytes()

@@ -265,6 +265,7 @@ def test_the_largest_micro_batch_is_found_by_trying(seen: Counter[str], monkeypa
 
     monkeypatch.setattr(peer._shell, "weighted_loss", short)
     assert peer.micro_batch_limit == 5
+    assert peer._shell._bound is None, "the probe's parameters are freed before an instance has its own"
     peer.start([ONE])
     train_round(peer, effect(batch=12, micro=12))
 

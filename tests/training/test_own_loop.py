@@ -57,12 +57,12 @@ class Meeting:
             on_progress=lambda steps, loss, tokens: self.progress.append(steps),
         )
 
-    def train(self, value: float, *, loss: float = 2.0, samples: int = 4) -> None:
+    def train(self, value: float, *, loss: float = 2.0, samples: int = 4, dtype: torch.dtype = torch.float32) -> None:
         """One step of the program, without the wait for the next round."""
         with torch.no_grad():
             for parameter in self.parameters:
                 parameter.sub_(value)
-        self.engine.count(samples=samples, tokens=samples, loss=torch.tensor(loss))
+        self.engine.count(samples=samples, tokens=samples, loss=torch.tensor(loss, dtype=dtype))
 
     def train_round(self, number: int, value: float = 0.1) -> InnerResult:
         """A whole round of such steps."""
@@ -108,6 +108,17 @@ def test_the_mean_loss_is_weighted_by_samples() -> None:
         made.train(0.1, loss=4.0, samples=4)
         done = result.result(240)
         assert done is not None and done.loss == pytest.approx(18 / 6) and done.samples == 6
+
+
+@pytest.mark.parametrize(("dtype", "samples"), [(torch.float16, 40_000), (torch.bfloat16, 1000)])
+def test_losses_of_half_precision_are_summed_in_full(dtype: torch.dtype, samples: int) -> None:
+    with meeting() as made:
+        result = made.run_inner(0)
+        made.engine.wait()
+        for count in (samples, 1, samples):
+            made.train(0.1, loss=1.5, samples=count, dtype=dtype)
+        done = result.result(240)
+        assert done is not None and done.loss == 1.5 and not done.has_diverged
 
 
 def test_fewer_steps_are_a_smaller_contribution_and_none_are_none() -> None:

@@ -29,7 +29,7 @@ def model(seed: int, **changes: Any) -> transformers.PreTrainedModel:
 
 
 @pytest.mark.parametrize("wrapper", [None, "state_dict", "model"])
-@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module.", "_orig_mod.module."])
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module.", "_orig_mod.module.", "module._orig_mod."])
 def test_what_training_scripts_write_is_read(wrapper: str | None, prefix: str, tmp_path: Path) -> None:
     source, target = model(1), model(2)
     written: Any = {f"{prefix}{name}": value for name, value in source.state_dict().items()}

@@ -1,0 +1,60 @@
+"""`evaluate` of a model whose loss is larger than any whose perplexity is a number."""
+
+import json
+import math
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from adloco_p2p.commands import evaluation
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.scalars import LARGEST_SCALAR
+from adloco_p2p.core.planning import merge_policy
+from adloco_p2p.data import feed
+from adloco_p2p.training import hosting
+
+
+class Engine:
+    """Measures losses that a diverged model, and the merge of two, may have."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def restore(self, *_: object) -> None: ...
+
+    def evaluate(self, instance: int) -> float:
+        return (3.0, 1.5e7)[instance]
+
+    def heldout_losses(self, instance: int) -> tuple[float, ...]:
+        return ()
+
+    def probe_merge(self, merge: object) -> Any:
+        return SimpleNamespace(merged_loss=LARGEST_SCALAR)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_loss_without_a_perplexity_is_shown(
+    as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunConfig()
+    store = SimpleNamespace(load_instance=lambda round, instance: ({}, {}))
+    saved = SimpleNamespace(run=run, sources=run, round=1, instances=(0, 1), store=store)
+    monkeypatch.setattr(evaluation, "read_saved", lambda workdir, read: (saved, read(saved)))
+    monkeypatch.setattr(evaluation, "_plans_of", lambda saved: [None, None])
+    monkeypatch.setattr(merge_policy, "final_merge", lambda plans, rules: None)
+    monkeypatch.setattr(feed, "open_feed", lambda run, cache_dir: None)
+    monkeypatch.setattr(hosting, "Hosting", Engine)
+    asked = Namespace(
+        workdir=tmp_path, data=None, tasks=None, limit=None, chat=False, tasks_path=None, json=as_json, lifeline=None
+    )
+    assert evaluation.evaluate(asked) == 0
+    shown = capsys.readouterr().out
+    if as_json:
+        result = json.loads(shown)
+        assert [one["heldout_loss"] for one in result["instances"]] == [3.0, 1.5e7]
+        assert result["instances"][0]["perplexity"] == math.exp(3.0)
+        assert result["instances"][1]["perplexity"] == result["merged"]["perplexity"] == math.exp(700.0)
+    else:
+        assert "held-out loss 15000000.0000" in shown
