@@ -95,6 +95,10 @@ class Ledger:
         from_end = len(self.digests) - position
         return self.entries[-from_end] if from_end <= len(self.entries) else self._recall(self.digests[position])
 
+    def recalled(self, plan: Digest) -> LedgerEntry:
+        """Return the persisted entry of a plan, also of a history that lost."""
+        return self._recall(plan)
+
     def plan(self, position: int) -> RoundPlan:
         return self.entry(position).plan if position else self._genesis
 
