@@ -420,6 +420,7 @@ class Consensus:
         self._settle([entry])
         self.ledger.append(entry)
         self._settled, self._served = entry, {}
+        self.members.note_seated(entry.value.joined, now)
         self._open_slot(now)
         self._context.emit(decided_by(entry))
 
@@ -576,6 +577,8 @@ class Consensus:
         self.ledger = other
         self._exchange.beyond = None
         self._settled, self._served = None, {}
+        for entry in reorg.won:
+            self.members.note_seated(entry.value.joined, now)
         self._learn_rosters()
         self._open_slot(now)
         self._context.emit(reorg)

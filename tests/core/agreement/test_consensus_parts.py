@@ -24,9 +24,9 @@ from adloco_p2p.core.model.effects import Broadcast, Persist, Send
 from adloco_p2p.core.model.electorate import electors
 from adloco_p2p.core.model.events import ReportHeard
 from adloco_p2p.core.model.ledger_entry import SignedReport, Value, Vote
-from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Pull, Supply, Voted
+from adloco_p2p.core.model.messages import Ack, Chosen, Entries, Final, Prepare, Promise, Proposal, Pull, Supply, Voted
 from adloco_p2p.core.model.outcomes import Outcome
-from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import MAX_REPORTS_BYTES
 from adloco_p2p.core.model.scalars import Digest, PeerId
@@ -479,6 +479,40 @@ def test_a_slot_that_is_open_again_keeps_what_was_voted_for_in_it(*, restart: st
     swarm.pass_time(30, among=[late])
     (again,) = [entry for entry in each.ledger.entries if entry.value.parent == back.digests[1]]
     assert canonical.digest(again.value) == voted.value, "the last one that is left proposes it again"
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_a_former_member_that_a_plan_seats_again_counts_for_all_at_once(*, has_left: bool) -> None:
+    """Only the proposer had its request. For the others its old lease had run out, or its leave counted, so the next plan took
+    its seat away again."""
+    swarm = Swarm(5)
+    swarm.deliver()
+    *others, late = swarm.order
+    if has_left:
+        swarm.take(late, swarm.peers[late].leave(swarm.now))
+        swarm.deliver()
+    swarm.pass_time(20, among=others)
+    for round in (0, 1):
+        for name in others:
+            swarm.report(name, round)
+        if not round:
+            swarm.pass_time(10, among=others)
+            ledger = swarm.peers[others[0]].ledger
+            assert late not in roster_of(ledger.plans[-1])
+            first = swarm.peers[others[0]].consensus.slot.order[0]
+            back = agreement(late, swarm.genesis, journal=swarm.journals[late])
+            swarm.take(late, back.start((swarm.genesis,), (), swarm.now))
+            swarm.mail.clear()
+            back.receive(first, Entries(entries=tuple(ledger.entries)), swarm.now)
+            swarm.take(first, swarm.peers[first].receive(late, back.members.heartbeat(swarm.now), swarm.now))
+    swarm.deliver(to=others)
+    assert late in roster_of(swarm.peers[others[0]].ledger.plans[-1])
+    assert all(late in swarm.peers[name].members.view(swarm.now) for name in others)
+    for name in others:
+        swarm.report(name, 2)
+    swarm.pass_time(5, among=others)
+    newest = swarm.peers[others[0]].ledger.plans[-1]
+    assert newest.round == 4 and late in roster_of(newest)
 
 
 def test_what_a_value_lacks_is_asked_for_and_given_by_places() -> None:
