@@ -111,9 +111,10 @@ class ChatTemplate:
 
     def ends(self) -> set[int]:
         """Return the control tokens that are learned with an answer; each of them ends it."""
-        control = tuple(self._tokenizer.control_tokens)
+        control = {int(self._control(token)[0]) for token in self._tokenizer.control_tokens}
         learned = [piece.text for piece in self._pieces(("user", "assistant")) if piece.message is None and piece.answer == 1]
-        return {int(self._control(text)[0]) for text in learned if text.startswith(control)}
+        firsts = (next((int(token) for token in self._control(text) if token in control), None) for text in learned)
+        return {token for token in firsts if token is not None}  # other text, as a line break, may come before it
 
     def _pieces_of(self, roles: tuple[str, ...]) -> tuple[Piece, ...]:
         """Return the pieces of a conversation with these roles, as the template writes it."""

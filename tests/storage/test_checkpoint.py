@@ -85,6 +85,18 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert_is(store, store.latest(), 5)  # reading changes nothing
 
 
+def test_after_a_history_of_fewer_rounds_won_the_checkpoints_of_the_lost_one_are_gone(tmp_path: Path) -> None:
+    """The one that was made last was removed at once, and a start went on with the history that had lost."""
+    store = opened(tmp_path)
+    for round in (8, 9, 10, 7):
+        save(store, round)
+    assert_is(store, store.latest(), 7)
+    assert_is(opened(tmp_path), opened(tmp_path).latest(), 7)
+    save(store, 8)
+    assert_is(store, store.latest(), 8)
+    assert store.holds(7) and not store.holds(9)
+
+
 def test_a_reader_takes_the_newest_when_the_node_removes_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node, reader = opened(tmp_path), opened(tmp_path)
     save(node, 1)
