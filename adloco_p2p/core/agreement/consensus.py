@@ -147,6 +147,8 @@ class Consensus:
         self._checks_for_strangers = CheckBudget(STRANGER_CHECKS_PER_SECOND, burst=STRANGER_CHECKS)
         self._misleading: set[PeerId] = set()
         """Members that relayed a false proof of work in this slot."""
+        self._unwritten: dict[Digest, LedgerEntry] = {}
+        """The entries of this call by their plans: the journal may not have them yet."""
         self._settled: LedgerEntry | None = None
         """The last entry of the ledger, if it was appended since the start of the process and the last reorg."""
         self._served: dict[PeerId, None] = {}
@@ -182,6 +184,7 @@ class Consensus:
 
     def receive(self, sender: PeerId, message: SlotMessage | PullEntries | Entries | Heartbeat, now: float) -> list[Outcome]:
         self.ledger.forget_old()  # the entries that earlier calls appended are persisted by now
+        self._unwritten.clear()
         match message:
             case PullEntries():
                 if not self._send_settled(sender, message.locator[:1]):
@@ -388,13 +391,15 @@ class Consensus:
         accepted, because others may still hold it."""
         records = self._slots.setdefault(slot.digest, SlotRecords())
         if records.lost is not None:
-            entry = self.ledger.recalled(records.lost)
+            entry = self._unwritten.get(records.lost) or self.ledger.recalled(records.lost)
             records.accepted = Accepted(ballot=entry.certificate.ballot, value=entry.value, reports=entry.reports)
         return records
 
     def _settle(self, entries: Sequence[LedgerEntry]) -> None:
-        """Note that these entries are final, and forget slots about which nothing was written down."""
+        """Note that these entries, which are about to be persisted, are final. Forget slots about which nothing was written
+        down."""
         for entry in entries:
+            self._unwritten[entry.value.plan] = entry
             self._slots.setdefault(entry.value.parent, SlotRecords()).settle()
             if self._slots[entry.value.parent] == SlotRecords():
                 del self._slots[entry.value.parent]

@@ -481,6 +481,28 @@ def test_a_slot_that_is_open_again_keeps_what_was_voted_for_in_it(*, restart: st
     assert canonical.digest(again.value) == voted.value, "the last one that is left proposes it again"
 
 
+def test_a_slot_is_open_again_before_the_plan_that_was_lost_in_it_is_on_the_disk() -> None:
+    """All in one call: the plan is final, another history wins, and the first one comes back without it."""
+    swarm = Swarm(3)
+    swarm.deliver()
+    late, other, third = swarm.order
+    each = swarm.peers[late]
+    back, won = (each.ledger.truncated(digest) for digest in reversed(each.ledger.digests))
+    won.append(entry_of(other, won, absent=(third,), departed=(third,)))
+    for name in swarm.peers:
+        if name != late:
+            swarm.report(name, 0)
+    swarm.deliver(to=[name for name in swarm.peers if name != late])
+    swarm.pass_time(5, among=[name for name in swarm.peers if name != late])
+    final = swarm.peers[other].ledger.entries[1]
+    swarm.now += 60.0
+    assert each.consensus.follow_entry(final, swarm.now)
+    each.consensus.follow_reorg(won, swarm.now)
+    each.consensus.follow_reorg(back, swarm.now)
+    assert each.ledger.digests == back.digests and each.consensus.acceptor.accepted is not None
+    assert each.consensus.acceptor.accepted[1] == canonical.digest(final.value)
+
+
 @pytest.mark.parametrize("has_left", [False, True])
 def test_a_former_member_that_a_plan_seats_again_counts_for_all_at_once(*, has_left: bool) -> None:
     """Only the proposer had its request. For the others its old lease had run out, or its leave counted, so the next plan took
