@@ -93,9 +93,7 @@ def meaning(path: Path) -> tuple[Any, ...]:
         found.incarnation,
         found.ledger.digests,
         found.ledger.samples,
-        found.promised,
-        found.accepted,
-        found.voted,
+        found.slots,
         found.commit_votes,
     )
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from adloco_p2p.core.agreement.ballot_timer import BallotTimer
 from adloco_p2p.core.agreement.dissemination import Dissemination
 from adloco_p2p.core.agreement.learner import Learner
-from adloco_p2p.core.agreement.recovery import RecoveredState
+from adloco_p2p.core.agreement.recovery import SlotRecords
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.model import canonical
@@ -38,9 +38,12 @@ class Acceptor:
         values: Values,
         timer: BallotTimer,
         dissemination: Dissemination,
+        records: SlotRecords,
     ) -> None:
+        """`records` are those of this slot, which the acceptor keeps up to date."""
         self._context = context
         self._slot = slot
+        self._records = records
         self._learner = learner
         self._values = values
         self._timer = timer
@@ -54,22 +57,23 @@ class Acceptor:
         self._refused: dict[PeerId, Ballot] = {}
         """The last ballot of each proposer whose proposal this peer did not accept, so that it answers each of them once."""
 
-    def restore(self, recovered: RecoveredState) -> None:
-        """Restore the promise, the acceptance and the vote of this slot from the journal."""
-        promised, accepted = recovered.promised, recovered.accepted
+    def restore(self, records: SlotRecords) -> None:
+        """Restore the promise, the acceptance and the vote of this slot: after a restart, or if it is open once more."""
+        promised, accepted = records.promised, records.accepted
         self.promised = max((record.ballot for record in (promised, accepted) if record is not None), default=None)
         if accepted is not None:
             self.accepted = (accepted.ballot, canonical.digest_once(accepted.value))
             self._values.keep(accepted.value, None)
             self._values.keep_reports(accepted.reports)
-        self.voted = recovered.voted.value if recovered.voted is not None else None
+        self.voted = records.voted.value if records.voted is not None else None
 
     # --- promises ----------------------------------------------------------------------------------------------------
 
     def promise(self, ballot: Ballot) -> None:
         """Promise to answer no lower ballot, even after a restart."""
         self.promised = ballot
-        self._context.emit(Persist(record=Promised(parent=self._slot.digest, ballot=ballot)))
+        self._records.promised = record = Promised(parent=self._slot.digest, ballot=ballot)
+        self._context.emit(Persist(record=record))
 
     def on_prepare(self, sender: PeerId, message: Prepare, now: float) -> None:
         me, ballot, counted = self._context.me, message.ballot, self._slot.counted(message.absent)
@@ -180,7 +184,8 @@ class Acceptor:
     def _remember_accepted(self, proposal: Proposal, digest: Digest) -> None:
         self.accepted = (proposal.ballot, digest)
         reports = self._values.reports(proposal.value.reports)
-        self._context.emit(Persist(record=Accepted(ballot=proposal.ballot, value=proposal.value, reports=reports)))
+        self._records.accepted = record = Accepted(ballot=proposal.ballot, value=proposal.value, reports=reports)
+        self._context.emit(Persist(record=record))
 
     def _to_be_silent(self, proposal: Proposal, digest: Digest) -> list[PeerId]:
         """Return the members that must be silent for the proposal to be acceptable: the absent members of its ballot, and those
@@ -228,7 +233,8 @@ class Acceptor:
                     self.promised = max(ballot, self.promised or ballot)
                     self._remember_accepted(proposal, digest)  # so that the value can be proposed again even after a restart
                 self.voted = digest
-                self._context.emit(Persist(record=Voted(parent=self._slot.digest, value=digest)))
+                self._records.voted = record = Voted(parent=self._slot.digest, value=digest)
+                self._context.emit(Persist(record=record))
             vote = self.signed_vote(ballot, digest, absent, abstains=abstains)
             self._learner.note_vote(vote)
             self._dissemination.answer(ballot.peer, vote)

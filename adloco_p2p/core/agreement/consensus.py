@@ -31,7 +31,7 @@ from adloco_p2p.core.agreement.ledger_sync import LedgerExchange
 from adloco_p2p.core.agreement.lone_lives import LoneLives
 from adloco_p2p.core.agreement.membership import ROSTERS_KEPT, Membership
 from adloco_p2p.core.agreement.proposer import Proposer
-from adloco_p2p.core.agreement.recovery import RecoveredState
+from adloco_p2p.core.agreement.recovery import RecoveredState, SlotRecords, note_lost
 from adloco_p2p.core.agreement.report_pool import ReportPool
 from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
 from adloco_p2p.core.agreement.statement_pool import StatementPool
@@ -58,6 +58,7 @@ from adloco_p2p.core.model.ledger_entry import (
     Vote,
 )
 from adloco_p2p.core.model.messages import (
+    Accepted,
     Ack,
     Chosen,
     Entries,
@@ -138,12 +139,16 @@ class Consensus:
         self._opened_at = 0.0
         """When this peer opened the slot."""
         self._promised_before = 0
-        """The number of the ballot that was promised in this slot before a restart."""
+        """The number of the ballot that was promised in this slot before a restart, or before it was open once more."""
+        self._slots: dict[Digest, SlotRecords] = {}
+        """What this peer wrote down about each slot, by its parent. It votes once in a slot, also if the slot is open again."""
         self._lone_lives = LoneLives()
         self._checks_for_members = CheckBudget(MEMBER_CHECKS_PER_SECOND, burst=MEMBER_CHECKS)
         self._checks_for_strangers = CheckBudget(STRANGER_CHECKS_PER_SECOND, burst=STRANGER_CHECKS)
         self._misleading: set[PeerId] = set()
         """Members that relayed a false proof of work in this slot."""
+        self._unwritten: dict[Digest, LedgerEntry] = {}
+        """The entries of this call by their plans: the journal may not have them yet."""
         self._settled: LedgerEntry | None = None
         """The last entry of the ledger, if it was appended since the start of the process and the last reorg."""
         self._served: dict[PeerId, None] = {}
@@ -157,11 +162,10 @@ class Consensus:
         """Restore the ledger and the state of the open slot from the journal."""
         self.ledger = recovered.ledger
         self._lone_lives = recovered.lone_lives
+        self._slots = dict(recovered.slots)
         self.members.is_let_in = self._is_let_in
         self._learn_rosters()
         self._open_slot(now)
-        self.acceptor.restore(recovered)
-        self._promised_before = self.acceptor.promised.attempt if self.acceptor.promised is not None else 0
         return self._flush(now)
 
     def note_work(self, rounds: Collection[int]) -> None:
@@ -180,6 +184,7 @@ class Consensus:
 
     def receive(self, sender: PeerId, message: SlotMessage | PullEntries | Entries | Heartbeat, now: float) -> list[Outcome]:
         self.ledger.forget_old()  # the entries that earlier calls appended are persisted by now
+        self._unwritten.clear()
         match message:
             case PullEntries():
                 if not self._send_settled(sender, message.locator[:1]):
@@ -343,7 +348,8 @@ class Consensus:
         self.members.known.learn_electors(slot.electorate)
         self._emergency.open(slot)
         self._compose(slot)
-        self._opened_at, self._promised_before = now, 0
+        self._opened_at = now
+        self._promised_before = self.acceptor.promised.attempt if self.acceptor.promised is not None else 0
         self._misleading.clear()
         if self._takes_part and self.me in self.values.held:  # a peer on the bench reports at the beginning of its round
             self._dissemination.report_early(self.acceptor.own_report(), now)
@@ -359,6 +365,7 @@ class Consensus:
         self.learner = Learner(context, slot)
         self.values = Values(context, slot, self._reports, named=self._named)
         self.values.keep_reports(self._own)
+        records = self._records_of(slot)
         self.acceptor = Acceptor(
             context,
             slot,
@@ -366,6 +373,7 @@ class Consensus:
             values=self.values,
             timer=timer,
             dissemination=self._dissemination,
+            records=records,
         )
         self.proposer = Proposer(
             context,
@@ -376,6 +384,25 @@ class Consensus:
             timer=timer,
             dissemination=self._dissemination,
         )
+        self.acceptor.restore(records)
+
+    def _records_of(self, slot: Slot) -> SlotRecords:
+        """Return what this peer wrote down about the slot. A plan that was final here in a history that lost counts as
+        accepted, because others may still hold it."""
+        records = self._slots.setdefault(slot.digest, SlotRecords())
+        if records.lost is not None:
+            entry = self._unwritten.get(records.lost) or self.ledger.recalled(records.lost)
+            records.accepted = Accepted(ballot=entry.certificate.ballot, value=entry.value, reports=entry.reports)
+        return records
+
+    def _settle(self, entries: Sequence[LedgerEntry]) -> None:
+        """Note that these entries, which are about to be persisted, are final. Forget slots about which nothing was written
+        down."""
+        for entry in entries:
+            self._unwritten[entry.value.plan] = entry
+            self._slots.setdefault(entry.value.parent, SlotRecords()).settle()
+            if self._slots[entry.value.parent] == SlotRecords():
+                del self._slots[entry.value.parent]
 
     def _named(self) -> frozenset[Digest]:
         """Return the values that a member stands for: those of its highest proposal, vote and acceptance, and final values."""
@@ -395,8 +422,10 @@ class Consensus:
         """Persist an entry, then open the slot that follows it."""
         self._context.emit(Persist(record=entry))
         self._lone_lives.note(entry, self.ledger.plans[-1])
+        self._settle([entry])
         self.ledger.append(entry)
         self._settled, self._served = entry, {}
+        self.members.note_seated(entry.value.joined, now)
         self._open_slot(now)
         self._context.emit(decided_by(entry))
 
@@ -548,9 +577,13 @@ class Consensus:
         self._context.emit(*(Persist(record=entry) for entry in reorg.won))
         for entry, parent in zip(reorg.won, [reorg.fork, *(entry.plan for entry in reorg.won)], strict=False):
             self._lone_lives.note(entry, parent)
+        note_lost(self._slots, [first.value.parent, *(entry.value.plan for entry in reorg.lost)])
+        self._settle(reorg.won)
         self.ledger = other
         self._exchange.beyond = None
         self._settled, self._served = None, {}
+        for entry in reorg.won:
+            self.members.note_seated(entry.value.joined, now)
         self._learn_rosters()
         self._open_slot(now)
         self._context.emit(reorg)

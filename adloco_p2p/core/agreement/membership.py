@@ -223,6 +223,14 @@ class Membership:
             self.known.remember(peer)
             self._renewed.setdefault(peer, now)
 
+    def note_seated(self, requests: Sequence[JoinRequest], now: float) -> None:
+        """Note the beats in the join requests by which a plan seats peers. Of a former member the lease has run out here, or
+        its leave counts, and its request may have reached the proposer only. The plan may be old, so the incarnation of the
+        beat, though signed, is not known to be the newest one."""
+        for request in requests:
+            if request.peer != self.me:
+                self._renew(request.peer, request.beat, now)
+
     def learn_roster(self, digest: Digest, peers: Sequence[PeerId]) -> None:
         """Remember the roster of a plan, so that heartbeats of peers whose newest plan it is are understood."""
         for peer in peers:

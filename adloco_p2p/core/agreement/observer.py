@@ -40,6 +40,10 @@ class Observer:
         self._exchange = LedgerExchange(decide, verify, period_seconds=PERIOD_SECONDS)
         self._contacts = dict.fromkeys(sorted(contacts)[:MAX_KNOWN])
         self._beats: dict[PeerId, int] = {}
+        """The highest beat that each peer named itself, the most recent one last."""
+        self._told: dict[PeerId, int] = {}
+        """The highest beat of each member that another member named. The owner may never hear of a false one, so it must not
+        hide the beats that the owner names."""
         self._renewed_at: dict[PeerId, float] = {}
         self._heads: dict[PeerId, tuple[Digest, float]] = {}
         """The head that each member last named itself, and when."""
@@ -50,7 +54,10 @@ class Observer:
 
     def is_alive(self, peer: PeerId, now: float) -> bool:
         """Return whether a beat of the peer came within its lease, directly or through others."""
-        return now - self._renewed_at.get(peer, -inf) <= self._lease_seconds
+        return self._is_heard(peer, now, within=self._lease_seconds)
+
+    def _is_heard(self, peer: PeerId, now: float, *, within: float) -> bool:
+        return now - self._renewed_at.get(peer, -inf) <= within
 
     @property
     def _lease_seconds(self) -> float:
@@ -84,22 +91,34 @@ class Observer:
                 return []
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Send]:
-        self._note_beat(sender, message.beat, now)
-        if sender in members_of(self.ledger.plans[-1]):
+        self._note_beat(self._beats, sender, message.beat, now)
+        self._forget_beats()
+        roster = members_of(self.ledger.plans[-1])
+        if sender in roster:  # of a stranger's heartbeat only its own beat and its head count
             self._heads[sender] = (message.head.digest, now)
-        position = self.ledger.position.get(message.roster)
-        if position is not None:
-            for peer, beat in message.beats(roster_of(self.ledger.plans[position])):
-                self._note_beat(peer, beat, now)
+            position = self.ledger.position.get(message.roster)
+            named = roster_of(self.ledger.plans[position]) if position is not None else ()
+            for peer, beat in message.beats(named):
+                if peer in roster and peer != sender:
+                    self._note_beat(self._told, peer, beat, now)
         if message.head.digest in self.ledger.position:
             return []
         return self._exchange.announced(self, sender, message.head, now=now)
 
-    def _note_beat(self, peer: PeerId, beat: int, now: float) -> None:
-        is_news = beat > self._beats.get(peer, 0)
-        if is_news and (peer in self._beats or len(self._beats) < MAX_KNOWN):
-            self._beats[peer] = beat
+    def _note_beat(self, beats: dict[PeerId, int], peer: PeerId, beat: int, now: float) -> None:
+        if beat > beats.get(peer, 0):
+            beats.pop(peer, None)
+            beats[peer] = beat
             self._renewed_at[peer] = now
+
+    def _forget_beats(self) -> None:
+        """Forget the peer that named a beat longest ago and is no member, if there are too many."""
+        if len(self._beats) > MAX_KNOWN:
+            roster = members_of(self.ledger.plans[-1])
+            oldest = next((peer for peer in self._beats if peer not in roster), None)
+            if oldest is not None:
+                del self._beats[oldest]
+                del self._renewed_at[oldest]
 
     # --- as the owner of a ledger that follows others ---
 
@@ -118,9 +137,10 @@ class Observer:
         self._forget_heads()
 
     def _forget_heads(self) -> None:
-        """Forget the heads of peers that are no members."""
-        roster = roster_of(self.ledger.plans[-1])
+        """Forget the heads of peers that are no members, and the beats that others named of these."""
+        roster = members_of(self.ledger.plans[-1])
         self._heads = {peer: head for peer, head in self._heads.items() if peer in roster}
+        self._told = {peer: beat for peer, beat in self._told.items() if peer in roster}
 
     def _is_contradicted(self, entry: LedgerEntry, now: float) -> bool:
         """Return whether the next entry is an emergency of which there is no sign here. That holds for as long as the members
@@ -129,9 +149,9 @@ class Observer:
         if not is_emergency(certificate, parent):
             return False
         roster, deciding, lease = roster_of(parent), electorate(parent), self._lease_seconds
-        living = electors(deciding, roster, [peer for peer in roster if not self.is_alive(peer, now)])
-        turn = PERIOD_SECONDS * len(roster) / NUM_PINGED  # the time in which each member is pinged once
-        heads = {peer: head for peer, (head, at) in self._heads.items() if now - at <= lease + turn and peer in living}
+        in_turn = lease + PERIOD_SECONDS * len(roster) / NUM_PINGED  # so that all were pinged, whatever beats others named
+        living = electors(deciding, roster, [peer for peer in roster if not self._is_heard(peer, now, within=in_turn)])
+        heads = {peer: head for peer, (head, at) in self._heads.items() if now - at <= in_turn and peer in living}
         if not is_contradicted(certificate, entry.value.departed, heads, self.ledger, living=living):
             return False
         if self._doubted is None or self._doubted[0] != entry.value.parent:

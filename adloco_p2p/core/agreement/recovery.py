@@ -1,7 +1,9 @@
 """The rebuilding of the agreement's state from the journal, in one pass over it."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from adloco_p2p.core.agreement.lone_lives import LoneLives
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
@@ -14,6 +16,22 @@ COMMIT_VOTES_KEPT = 16
 """The number of rounds before the newest plan whose own commit votes are kept; no host averages an older round."""
 
 
+@dataclass(slots=True, kw_only=True)
+class SlotRecords:
+    """What one peer wrote down about one slot. The slot may be open once more, if its plan is the end of a history that lost
+    and then won."""
+
+    promised: Promised | None = None
+    accepted: Accepted | None = None
+    voted: Voted | None = None
+    lost: Digest | None = None
+    """The plan that was final in this slot, in a history that lost."""
+
+    def settle(self) -> None:
+        """Note that a plan is final: only the vote is still needed."""
+        self.promised = self.accepted = self.lost = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredState:
     """The state of the agreement that a journal holds."""
@@ -21,53 +39,59 @@ class RecoveredState:
     incarnation: int
     """The last incarnation; 0 for a newcomer."""
     ledger: Ledger
-    promised: Promised | None
-    accepted: Accepted | None
-    voted: Voted | None
-    """The last promise, acceptance and vote about the successor of the ledger's last plan."""
+    slots: dict[Digest, SlotRecords]
+    """The records of all slots, by the plan whose successor each is about."""
     lone_lives: LoneLives
     commit_votes: dict[tuple[Digest, InstanceId], AverageDigest]
     """This peer's own commit votes of the newest rounds, by plan and instance."""
+
+    @property
+    def open_slot(self) -> SlotRecords:
+        """The last promise, acceptance and vote about the successor of the ledger's last plan."""
+        return self.slots.get(self.ledger.digests[-1]) or SlotRecords()
 
 
 def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) -> RecoveredState:
     """Rebuild the state from the records. `recall` must return each ledger entry as soon as it was read from `records`."""
     incarnation, ledger, lone_lives = 0, Ledger(genesis, recall=recall), LoneLives()
-    promised: dict[Digest, Promised] = {}
-    accepted: dict[Digest, Accepted] = {}
-    voted: dict[Digest, Voted] = {}
+    slots = defaultdict[Digest, SlotRecords](SlotRecords)
     commit_votes: dict[tuple[Digest, InstanceId], AverageDigest] = {}
     for record in records:
         match record:
             case LedgerEntry(value=value) if value.parent in ledger.position:
                 if value.parent != ledger.digests[-1]:
+                    note_lost(slots, ledger.digests[ledger.position[value.parent] :])
                     ledger = ledger.truncated(value.parent)
                 lone_lives.note(record, ledger.plans[-1])
                 ledger.append(record)
                 ledger.forget_old()
-                promised.pop(value.parent, None)  # the slot is final
-                accepted.pop(value.parent, None)
+                slots[value.parent].settle()
+            case LedgerEntry(value=value):  # of a history that lost, and whose first plans were written down again since
+                slots[value.parent].lost = value.plan
             case Incarnation(number=number):
                 incarnation = max(incarnation, number)
                 lone_lives.note(record, genesis)
             case Promised(parent=parent):
-                promised[parent] = record
+                slots[parent].promised = record
             case Accepted(value=value):
-                accepted[value.parent] = record
+                slots[value.parent].accepted = record
             case Voted(parent=parent):
-                voted[parent] = record
+                slots[parent].voted = record
             case CommitVoted(plan=plan, vote=vote):
                 commit_votes[plan, vote.instance] = vote
     lone_lives.note(Incarnation(number=incarnation + 1), genesis)
-    slot = ledger.digests[-1]
     return RecoveredState(
         incarnation=incarnation,
         ledger=ledger,
+        slots={slot: kept for slot, kept in slots.items() if kept != SlotRecords()},
         lone_lives=lone_lives,
-        promised=promised.get(slot),
-        accepted=accepted.get(slot),
-        voted=voted.get(slot),
         commit_votes={
             key: vote for key, vote in commit_votes.items() if vote.round >= ledger.plans[-1].round - COMMIT_VOTES_KEPT
         },
     )
+
+
+def note_lost(slots: MutableMapping[Digest, SlotRecords], chain: Sequence[Digest]) -> None:
+    """Note that a history lost. `chain` has the last common plan and the plans that were lost after it."""
+    for parent, plan in pairwise(chain):
+        slots.setdefault(parent, SlotRecords()).lost = plan

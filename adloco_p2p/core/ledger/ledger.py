@@ -1,7 +1,7 @@
 """The chain of final plans: in memory, and as a journal holds it. `validation.py` checks whether an entry is a valid next one,
 `fork_choice.py` chooses between two chains."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from adloco_p2p.core.ledger.admission import Admissions
 from adloco_p2p.core.model import canonical
@@ -32,16 +32,27 @@ def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
 
 
 def unconnected(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
-    """Return the entries of a journal that follow no earlier plan of it: `chain` leaves them out, an honest peer has none."""
-    known = {canonical.digest_once(genesis): None}
-    loose: list[LedgerEntry] = []
-    for record in records:
-        if isinstance(record, LedgerEntry):
-            if record.value.parent in known:
-                known[record.value.plan] = None
-            else:
-                loose.append(record)
-    return loose
+    """Return the entries of a journal that follow no plan of it: `chain` leaves them out, an honest peer has none. If a history
+    came back after another one had won, a rewritten journal has its first entries at their last place only, behind those that
+    followed them in between."""
+    known, loose, rewritten = {canonical.digest_once(genesis): None}, dict[Digest, LedgerEntry](), dict[Digest, None]()
+    end, is_cut = canonical.digest_once(genesis), False
+    for entry in (record for record in records if isinstance(record, LedgerEntry)):
+        parent, plan = entry.value.parent, entry.value.plan
+        if parent not in known:
+            loose[plan] = entry
+            continue
+        is_cut = is_cut or parent != end
+        known[plan], end = None, plan
+        if is_cut:
+            rewritten[plan] = None
+    return [entry for entry in loose.values() if _first_parent(entry, loose) not in rewritten]
+
+
+def _first_parent(entry: LedgerEntry, loose: Mapping[Digest, LedgerEntry]) -> Digest:
+    while (before := loose.get(entry.value.parent)) is not None:
+        entry = before
+    return entry.value.parent
 
 
 class Ledger:
@@ -94,6 +105,10 @@ class Ledger:
         """Return the entry that made the plan at this position, from 1 on."""
         from_end = len(self.digests) - position
         return self.entries[-from_end] if from_end <= len(self.entries) else self._recall(self.digests[position])
+
+    def recalled(self, plan: Digest) -> LedgerEntry:
+        """Return the persisted entry of a plan, also of a history that lost."""
+        return self._recall(plan)
 
     def plan(self, position: int) -> RoundPlan:
         return self.entry(position).plan if position else self._genesis

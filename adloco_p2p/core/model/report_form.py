@@ -7,6 +7,7 @@ its digest gives the bits their meaning: bit 0 is the first host of the instance
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.assessments import Assessment, ContributionAssessed
@@ -93,7 +94,7 @@ def _proof_limit(num_members: int) -> int:
 
 def fitted(report: Report, *, num_members: int) -> Report:
     """Cut a peer's own report to the size that others accept: leave out a proof that is too large, then scores on tasks, then
-    branch states from the last one on, then statistics."""
+    branch states from the last one on, then statistics, then held-out losses on each data set."""
     longest = _proof_limit(num_members)
     if report.proof is not None and canonical.size_once(report.proof) > longest:
         report = replace(report, proof=None)
@@ -102,10 +103,16 @@ def fitted(report: Report, *, num_members: int) -> Report:
         report = replace(report, tasks=None)
     while report.branches and canonical.size(report) > limit:
         report = replace(report, branches=report.branches[:-1])
+    report = _without(report, limit, pseudo_gradient=None, half_batch=None)
+    return _without(report, limit, heldout_losses=())
+
+
+def _without(report: Report, limit: int, **empty: Any) -> Report:
+    """Empty these fields of the instances, from the last one on, as far as the limit of bytes demands it."""
     for place in reversed(range(len(report.instances))):
         if canonical.size(report) <= limit:
             break
-        bare = replace(report.instances[place], pseudo_gradient=None, half_batch=None)
+        bare = replace(report.instances[place], **empty)
         report = replace(report, instances=(*report.instances[:place], bare, *report.instances[place + 1 :]))
     return report
 

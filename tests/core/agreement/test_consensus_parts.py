@@ -20,19 +20,19 @@ from adloco_p2p.core.agreement.values import RETURN_FRACTION, Values
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical, report_form
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
-from adloco_p2p.core.model.effects import Broadcast, Send
+from adloco_p2p.core.model.effects import Broadcast, Persist, Send
 from adloco_p2p.core.model.electorate import electors
 from adloco_p2p.core.model.events import ReportHeard
 from adloco_p2p.core.model.ledger_entry import SignedReport, Value, Vote
-from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Pull, Supply
+from adloco_p2p.core.model.messages import Ack, Chosen, Entries, Final, Prepare, Promise, Proposal, Pull, Supply, Voted
 from adloco_p2p.core.model.outcomes import Outcome
-from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
+from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, roster_of
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import MAX_REPORTS_BYTES
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.identities import sign, verify
-from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said, spread
-from tests.core.agreement.test_strangers import played
+from tests.core.agreement.test_consensus import NOW, Swarm, agreement, decide, first_plan, recall_from, said, spread
+from tests.core.agreement.test_strangers import entry_of, played
 from tests.core.core_values import RUN, capacity, peer
 
 LARGE = Timing().direct_limit + 1
@@ -439,6 +439,102 @@ def test_a_new_slot_has_nothing_of_the_last_one() -> None:
         assert consensus.learner.certificates() == {} and consensus.learner.ranked_proposals() == []
         assert consensus.proposer.ready_at is None
     assert not said(swarm, Proposal)
+
+
+@pytest.mark.parametrize("restart", ["", "with the whole journal", "after the journal was rewritten"])
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_a_slot_that_is_open_again_keeps_what_was_voted_for_in_it(*, restart: str, is_settled: bool) -> None:
+    """Another history won for a time, until its electors showed more votes for the first one, whose end they have."""
+    swarm = Swarm(3)
+    swarm.deliver()
+    late, other, third = swarm.order
+    each, common = swarm.peers[late], swarm.genesis
+    back, won = (each.ledger.truncated(digest) for digest in reversed(each.ledger.digests))
+    won.append(entry_of(other, won, absent=(third,), departed=(third,)))
+    for name in swarm.peers:
+        swarm.report(name, 0)
+    if is_settled:
+        swarm.deliver()
+    else:
+        while each.consensus.acceptor.voted is None:
+            sender, receiver, message = swarm.mail.pop(0)
+            swarm.take(receiver, swarm.peers[receiver].receive(sender, message, swarm.now))
+    (voted,) = [record for record in swarm.journals[late] if isinstance(record, Voted) and record.parent == back.digests[1]]
+    swarm.mail.clear()
+    swarm.now += 60.0  # nobody is heard, so what others certify is followed
+    each.consensus.follow_reorg(won, swarm.now)
+    swarm.take(late, each.tick(swarm.now))
+    assert each.ledger.digests == won.digests and each.consensus.acceptor.voted is None
+    each.consensus.follow_reorg(back, swarm.now)
+    journal = swarm.journals[late]
+    if restart:  # before it does anything in the slot
+        journal += [outcome.record for outcome in each.consensus._context.outbox if isinstance(outcome, Persist)]
+        if "rewritten" in restart:  # of the two records of one entry the later one is kept
+            journal.remove(each.ledger.entries[-1])
+        each = swarm.peers[late] = agreement(late, common, journal=tuple(journal))
+        each.start((), (), swarm.now)
+    acceptor = each.consensus.acceptor
+    assert len(back.digests) == 2 and each.ledger.digests == back.digests
+    assert acceptor.voted == voted.value and acceptor.accepted is not None and acceptor.accepted[1] == voted.value
+    swarm.pass_time(30, among=[late])
+    (again,) = [entry for entry in each.ledger.entries if entry.value.parent == back.digests[1]]
+    assert canonical.digest(again.value) == voted.value, "the last one that is left proposes it again"
+
+
+def test_a_slot_is_open_again_before_the_plan_that_was_lost_in_it_is_on_the_disk() -> None:
+    """All in one call: the plan is final, another history wins, and the first one comes back without it."""
+    swarm = Swarm(3)
+    swarm.deliver()
+    late, other, third = swarm.order
+    each = swarm.peers[late]
+    back, won = (each.ledger.truncated(digest) for digest in reversed(each.ledger.digests))
+    won.append(entry_of(other, won, absent=(third,), departed=(third,)))
+    for name in swarm.peers:
+        if name != late:
+            swarm.report(name, 0)
+    swarm.deliver(to=[name for name in swarm.peers if name != late])
+    swarm.pass_time(5, among=[name for name in swarm.peers if name != late])
+    final = swarm.peers[other].ledger.entries[1]
+    swarm.now += 60.0
+    assert each.consensus.follow_entry(final, swarm.now)
+    each.consensus.follow_reorg(won, swarm.now)
+    each.consensus.follow_reorg(back, swarm.now)
+    assert each.ledger.digests == back.digests and each.consensus.acceptor.accepted is not None
+    assert each.consensus.acceptor.accepted[1] == canonical.digest(final.value)
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_a_former_member_that_a_plan_seats_again_counts_for_all_at_once(*, has_left: bool) -> None:
+    """Only the proposer had its request. For the others its old lease had run out, or its leave counted, so the next plan took
+    its seat away again."""
+    swarm = Swarm(5)
+    swarm.deliver()
+    *others, late = swarm.order
+    if has_left:
+        swarm.take(late, swarm.peers[late].leave(swarm.now))
+        swarm.deliver()
+    swarm.pass_time(20, among=others)
+    for round in (0, 1):
+        for name in others:
+            swarm.report(name, round)
+        if not round:
+            swarm.pass_time(10, among=others)
+            ledger = swarm.peers[others[0]].ledger
+            assert late not in roster_of(ledger.plans[-1])
+            first = swarm.peers[others[0]].consensus.slot.order[0]
+            back = agreement(late, swarm.genesis, journal=swarm.journals[late])
+            swarm.take(late, back.start((swarm.genesis,), (), swarm.now))
+            swarm.mail.clear()
+            back.receive(first, Entries(entries=tuple(ledger.entries)), swarm.now)
+            swarm.take(first, swarm.peers[first].receive(late, back.members.heartbeat(swarm.now), swarm.now))
+    swarm.deliver(to=others)
+    assert late in roster_of(swarm.peers[others[0]].ledger.plans[-1])
+    assert all(late in swarm.peers[name].members.view(swarm.now) for name in others)
+    for name in others:
+        swarm.report(name, 2)
+    swarm.pass_time(5, among=others)
+    newest = swarm.peers[others[0]].ledger.plans[-1]
+    assert newest.round == 4 and late in roster_of(newest)
 
 
 def test_what_a_value_lacks_is_asked_for_and_given_by_places() -> None:

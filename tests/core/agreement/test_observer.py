@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.known_peers import MAX_KNOWN
 from adloco_p2p.core.agreement.ledger_sync import PERIODS_OF_COLLECTING
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.agreement.observer import Observer
@@ -18,7 +19,7 @@ from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, PullEntries
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.report import Report
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import LARGEST_COUNT, Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.identities import verify
 from tests.core.agreement.test_consensus import RULES, Swarm, decide
@@ -100,6 +101,49 @@ def test_who_answers_is_alive_for_a_lease() -> None:
     assert not reader.is_alive(peer(0), swarm.now + 60)
     reader.receive(peer(0), answer, swarm.now + 60)
     assert not reader.is_alive(peer(0), swarm.now + 60), "the same beat again is no sign of life"
+
+
+@pytest.mark.parametrize("liar", [PeerId("stranger"), peer(1)])
+def test_beats_that_another_peer_names_hide_no_member_from_an_observer(liar: PeerId) -> None:
+    """Members that a false beat had put out of reach seemed silent after a lease, and an entry that calls them absent was
+    followed."""
+    swarm = trained(5, 3)
+    reader, entry = well_met(swarm), emergency_of(swarm, peer(1))
+    before, beats = list(reader.ledger.digests), {name: each.members.heartbeat(swarm.now) for name, each in swarm.peers.items()}
+    reader.receive(liar, replace(beats[peer(1)], heard=(LARGEST_COUNT,) * 5), swarm.now)
+    for second in range(1, 60):
+        now = swarm.now + second
+        for name, beat in beats.items():
+            reader.receive(name, replace(beat, beat=beat.beat + second, heard=()), now)
+        assert all(reader.is_alive(name, now) for name in swarm.peers)
+    reader.receive(peer(1), Entries(entries=(entry,)), swarm.now + 60)
+    assert reader.ledger.digests == before
+
+
+def test_of_a_strangers_heartbeat_the_beats_of_others_do_not_count() -> None:
+    swarm = trained(3, 1)
+    reader, later = well_met(swarm), swarm.now + 60
+    beat = members(swarm).members.heartbeat(swarm.now)
+    reader.receive(PeerId("stranger"), replace(beat, heard=tuple(one + 1 for one in beat.heard)), later)
+    assert not any(reader.is_alive(name, later) for name in swarm.peers)
+    reader.receive(peer(0), replace(beat, heard=tuple(one + 1 for one in beat.heard)), later)
+    assert reader.is_alive(peer(1), later) and reader.is_alive(peer(2), later)
+
+
+def test_however_many_strangers_an_observer_hears_it_notes_the_beats_of_members() -> None:
+    swarm = trained(3, 1)
+    reader = well_met(swarm)
+    beat, later = members(swarm).members.heartbeat(swarm.now), swarm.now + 60
+    for number in range(MAX_KNOWN + 8):
+        reader.receive(PeerId(f"stranger {number}"), replace(beat, heard=()), later)
+    reader.receive(peer(0), replace(beat, beat=beat.beat + 1, heard=()), later)
+    assert reader.is_alive(peer(0), later) and reader.is_alive(PeerId(f"stranger {MAX_KNOWN + 7}"), later)
+    assert len(reader._beats) == MAX_KNOWN and len(reader._renewed_at) <= MAX_KNOWN + len(swarm.peers)
+    fresh = observer(swarm)
+    for number in range(MAX_KNOWN):
+        fresh.receive(PeerId(f"stranger {number}"), replace(beat, heard=()), later)
+    fresh.receive(peer(0), beat, later)
+    assert fresh.is_alive(peer(0), later)
 
 
 def test_a_forged_entry_is_refused() -> None:

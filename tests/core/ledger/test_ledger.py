@@ -54,6 +54,18 @@ def test_an_entry_whose_parent_was_never_written_down_is_left_out_and_named() ->
     assert unconnected([first, third, second], FIRST) == [third]
 
 
+def test_a_rewritten_journal_in_which_a_history_came_back_is_sound() -> None:
+    """It keeps one record of each entry, the last one, so `lost` comes before the plan that it follows."""
+    first, second, lost, also_lost = entries_after(FIRST, 4)
+    other, on = following(FIRST, reason="the other side"), following(second.plan, reason="once more")
+    whole = [first, second, lost, also_lost, other, first, second, on]
+    rewritten = [record for place, record in enumerate(whole) if record not in whole[place + 1 :]]
+    assert rewritten == [lost, also_lost, other, first, second, on]
+    assert chain(rewritten, FIRST) == chain(whole, FIRST) == [first, second, on]
+    assert unconnected(rewritten, FIRST) == unconnected(whole, FIRST) == []
+    assert unconnected([lost, also_lost, other, first, on], FIRST) == [lost, also_lost, on], "the second is missing"
+
+
 def test_old_entries_are_recalled_and_forgotten_together() -> None:
     made = entries_after(FIRST, 2 * ENTRIES_KEPT)
     asked: list[int] = []

@@ -158,6 +158,19 @@ def test_what_an_honest_peer_reports_always_fits(num_instances: int, num_branche
     assert is_short(SignedReport(report=report, signature=""))
 
 
+def test_held_out_losses_on_many_data_sets_keep_no_report_out_of_the_plans() -> None:
+    """A peer that hosts an instance of each of 32 data sets, and evaluates all of them: its reports of those rounds were too
+    large for any plan, so a peer alone made no further plan."""
+    long = longest_report(num_instances=32, num_branches=0)
+    whole = replace(long, instances=tuple(replace(item, heldout_losses=(-LONGEST,) * 32) for item in long.instances))
+    report = fitted(whole, num_members=1)
+    assert canonical.size(whole) > canonical.size(report) <= max_bytes(32)
+    assert report.instances[0].heldout_losses and not report.instances[-1].heldout_losses, "as many as fit are kept"
+    assert [replace(item, heldout_losses=()) for item in report.instances] == [
+        replace(item, pseudo_gradient=None, half_batch=None) for item in long.instances
+    ]
+
+
 def test_a_report_that_fits_is_not_touched() -> None:
     report = longest_report(num_instances=3, num_branches=3)
     assert fitted(report, num_members=4) is report
