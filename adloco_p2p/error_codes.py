@@ -60,19 +60,20 @@ ERROR_CODES = {
         "a setting is not accepted",
         "A setting has an unknown name or a value out of range, or two settings contradict each other. The message lists all"
         " of them.",
-        "`adloco-peer config show CONFIG` prints every setting with its value, origin and meaning; correct the file or"
-        " `--set KEY=VALUE`.",
+        "`adloco-peer config show CONFIG` prints every setting of a run with its value, origin and meaning, and `adloco-peer"
+        " config show --peer` those of the machine; correct the file, `--set KEY=VALUE` or `--peer-set KEY=VALUE`.",
     ),
     "E202": ErrorCode(
         "a configuration file cannot be read",
         "The file is missing, unreadable, not YAML or TOML, or too long. Shipped configurations are named without a path.",
-        "Check the path: `adloco-peer config show default` shows what a configuration holds.",
+        "Check the path, or correct the line that the message names; `adloco-peer config show default` shows what a"
+        " configuration holds.",
     ),
     "E203": ErrorCode(
         "the working directory belongs to another run",
         "A working directory is bound to one run, because its state means nothing in another one.",
-        "`adloco-peer start --workdir DIR` without CONFIG continues the run of the directory; `adloco-peer command set`"
-        " changes its length and learning rate. For another run take a new `--workdir`.",
+        "`adloco-peer start --workdir DIR` without CONFIG, --set and --rounds continues the run of the directory; until it is"
+        " complete, `adloco-peer command set` changes its length and learning rate. For another run take a new `--workdir`.",
     ),
     "E204": ErrorCode(
         "no run, or no checkpoint yet, in the working directory",

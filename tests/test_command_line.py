@@ -274,11 +274,31 @@ def test_a_complete_directory_needs_no_address_and_is_not_taken_for_another_run(
 
 def test_every_verb_has_examples_and_every_argument_is_explained() -> None:
     parser = make_parser()
-    assert set(EXAMPLES) == set(parser.verbs)
+    assert set(EXAMPLES) == {verb.prog.removeprefix("adloco-peer ") for verb in all_verbs(parser)}
     for verb in all_verbs(parser):
+        assert verb.description and "examples:" in verb.format_help(), verb.prog
         for action in verb._actions:
             assert action.help or action.choices, f"{verb.prog}: {action.dest}"
     assert "examples:\n  adloco-peer start --workdir runs/mine\n" in parser.verbs["start"].format_help()
+
+
+def test_a_number_that_is_none_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["invite", "--workdir", "x", "--seats", "abc"], "argument --seats: abc: a whole number from 1 on is accepted"),
+        (["plan", "--samples", "10.5"], "argument --samples: 10.5: a whole number from 1 on is accepted"),
+        (["explain", "last", "--workdir", "x"], "argument ROUND: last: a whole number from 0 on is accepted"),
+        (["plan", "--mbit", "fast"], "argument --mbit: fast: a number is accepted"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        assert said in capsys.readouterr().err
+
+
+def test_the_purpose_of_a_verb_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for verb in all_verbs(make_parser()):
+        purpose = verb.format_help().partition("\n\n")[2].partition("\n\n")[0]
+        assert purpose and all(len(line) < 80 for line in purpose.splitlines()), verb.prog
 
 
 OFFERS = """

@@ -458,6 +458,19 @@ def test_a_verb_that_finds_no_node_names_how_the_run_of_the_directory_goes_on(
     assert f"its run goes on with: {command}\n" in capsys.readouterr().err, "under its old address, which links name"
 
 
+def test_a_verb_that_finds_no_node_of_a_peer_that_was_refused_names_another_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished_run(tmp_path)
+    keep_address(tmp_path, f"adloco://{RunConfig().digest},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
+    with (tmp_path / "events.jsonl").open("a") as file:
+        refused = "the run does not let this peer in: no seat of the invitation is left: it has 1"
+        file.write(f"{to_line(stamp(Stopped(reason=refused, is_finished=False)))}\n")
+    assert main(["status", "--workdir", str(tmp_path)]) == 2
+    wanted = f"with another link its run goes on: adloco-peer join --initial-peers LINK --workdir {tmp_path}\n"
+    assert wanted in capsys.readouterr().err
+
+
 def test_the_status_of_a_peer_that_ended_without_the_model_of_the_run_names_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -554,7 +567,16 @@ def test_no_statement_is_signed_after_the_last_plan(
 ) -> None:
     author_of_a_run(tmp_path, monkeypatch, is_last=True)
     assert main([*words, "--workdir", str(tmp_path)]) == 2
-    assert "E234" in capsys.readouterr().err and not (tmp_path / "statements").exists()
+    assert "E234: --workdir" in (said := capsys.readouterr().err) and "the run is complete, so nobody can join it" in said
+    assert not (tmp_path / "statements").exists()
+
+
+def test_an_invitation_to_end_is_named_by_its_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author_of_a_run(tmp_path, monkeypatch)
+    assert main(["invite", "--revoke", "no-link", "--workdir", str(tmp_path)]) == 2
+    assert "--revoke no-link: not one invitation of this run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

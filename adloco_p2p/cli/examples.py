@@ -39,6 +39,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "adloco-peer command pause --workdir runs/mine --reason 'new text tonight'",
         "adloco-peer command set --workdir runs/mine --rounds 200",
     ),
+    "command stop": (
+        "adloco-peer command stop --workdir runs/mine",
+        "adloco-peer command stop --workdir runs/mine --after-round 300",
+    ),
+    "command pause": ("adloco-peer command pause --workdir runs/mine --reason 'new text tonight'",),
+    "command resume": ("adloco-peer command resume --workdir runs/mine",),
+    "command set": (
+        "adloco-peer command set --workdir runs/mine --rounds 200",
+        "adloco-peer command set --workdir runs/mine --learning-rate-factor 0.5 --from-round 120",
+    ),
     "export": (
         "adloco-peer export --workdir runs/mine --output model",
         "adloco-peer export --workdir runs/mine --output model --dtype bfloat16",
@@ -68,6 +78,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "adloco-peer plan my-run.yaml --samples 1000000 --workdir runs/mine",
     ),
     "config": ("adloco-peer config show my-run.yaml", "adloco-peer config show --peer"),
+    "config show": (
+        "adloco-peer config show",
+        "adloco-peer config show my-run.yaml --set work.rounds=16",
+        "adloco-peer config show --peer --peer-config peers/laptop.yaml",
+    ),
     "simulate": (
         "adloco-peer simulate --everyday --seeds 1-20",
         "adloco-peer simulate --peers 20 --churn 0.1 --loss 0.05 --rounds 10",

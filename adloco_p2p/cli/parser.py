@@ -108,7 +108,8 @@ def _wrapped(text: str, *, indent: int = 0) -> str:
     return textwrap.fill(text, min(HELP_WIDTH, shutil.get_terminal_size().columns - 1), subsequent_indent=" " * indent)
 
 
-def add_verb(verbs: Verbs, name: str, words: str) -> Parser:
-    """Add a verb with its purpose, and its examples below its options."""
-    examples = "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[name])])
-    return verbs.add_parser(name, help=words, description=words, epilog=examples)
+def add_verb(verbs: Verbs, name: str, words: str, *, of: str = "") -> Parser:
+    """Add a verb with its purpose, and its examples below its options. `of`: the verb that comes before this one."""
+    key = f"{of} {name}".lstrip()
+    examples = "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[key])])
+    return verbs.add_parser(name, help=words, description=_wrapped(words), epilog=examples)  # argparse wraps neither

@@ -20,6 +20,8 @@ from adloco_p2p.cli.shared import (
 )
 from adloco_p2p.core.model.commands import COMMANDS
 
+FROM_ROUND = "its first round (default: as soon as all can have it)"
+
 
 def taking_part(verbs: Verbs) -> None:
     """Add the verbs that run one peer of a run."""
@@ -128,13 +130,13 @@ def _signers(verbs: Verbs) -> None:
     command = add_verb(verbs, "command", "end, pause, resume or change your run for all of its peers")
     orders = command.add_subparsers(title="verbs", required=True, metavar="VERB")
     command.verbs = orders.choices
-    stop = orders.add_parser("stop", help="end the run for all peers, as at its normal end")
+    stop = add_verb(orders, "stop", "end the run for all peers, as at its normal end", of="command")
     stop.add_argument("--after-round", type=natural, default=0, metavar="R", help="the last round (default: the next one)")
-    pause = orders.add_parser("pause", help="no peer trains from a round on, until you resume the run")
-    pause.add_argument("--from-round", type=natural, default=0, metavar="R", help="(default: as soon as all can have it)")
-    resume = orders.add_parser("resume", help="go on after a pause; withdraw a pause or an end that is to come")
-    change = orders.add_parser("set", help="change the length of the run or its learning rate")
-    change.add_argument("--from-round", type=natural, default=0, metavar="R", help="(default: as soon as all can have it)")
+    pause = add_verb(orders, "pause", "no peer trains from a round on, until you resume the run", of="command")
+    pause.add_argument("--from-round", type=natural, default=0, metavar="R", help=FROM_ROUND)
+    resume = add_verb(orders, "resume", "go on after a pause; withdraw a pause or an end that is to come", of="command")
+    change = add_verb(orders, "set", "change the length of the run or its learning rate", of="command")
+    change.add_argument("--from-round", type=natural, default=0, metavar="R", help=FROM_ROUND)
     length = change.add_mutually_exclusive_group()
     length.add_argument("--rounds", type=positive, metavar="N", help="the run ends after N rounds in all")
     length.add_argument("--samples", type=positive, metavar="N", help="the run ends after N samples in all")

@@ -4,7 +4,18 @@ import argparse
 from pathlib import Path
 
 from adloco_p2p.cli.parser import Verbs, add_verb
-from adloco_p2p.cli.shared import instance, json_output, positive, run_config, settings_of_machine, shards, workdir
+from adloco_p2p.cli.shared import (
+    instance,
+    json_output,
+    natural,
+    number,
+    positive,
+    run_config,
+    settings_of_machine,
+    shards,
+    whole,
+    workdir,
+)
 
 
 def model(verbs: Verbs) -> None:
@@ -61,9 +72,9 @@ def model(verbs: Verbs) -> None:
     )
     generate.add_argument("--max-new-tokens", type=positive, default=200, metavar="N", help="length at most (default 200)")
     generate.add_argument(
-        "--temperature", type=float, default=0.7, metavar="T", help="0: always the most likely token (default 0.7)"
+        "--temperature", type=number, default=0.7, metavar="T", help="0: always the most likely token (default 0.7)"
     )
-    generate.add_argument("--seed", type=int, default=0, metavar="N", help="the same one gives the same text (default 0)")
+    generate.add_argument("--seed", type=whole, default=0, metavar="N", help="the same one gives the same text (default 0)")
     instance(generate)
     json_output(generate)
     generate.set_defaults(verb="trained_model:generate")
@@ -97,7 +108,7 @@ def views(verbs: Verbs) -> None:
     dashboard.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
     dashboard.add_argument("--workdir", type=Path, metavar="DIR", help="show the run that lies here instead")
     dashboard.add_argument("--labels", nargs="+", metavar="LABEL", help="one per RUN (default: the directories)")
-    dashboard.add_argument("--port", type=int, default=8080, metavar="PORT", help="where to serve it (default 8080; 0: any)")
+    dashboard.add_argument("--port", type=whole, default=8080, metavar="PORT", help="where to serve it (default 8080; 0: any)")
     dashboard.add_argument(
         "--host", default="127.0.0.1", metavar="IP", help="address to serve it on (default 127.0.0.1: this machine only)"
     )
@@ -113,7 +124,9 @@ def views(verbs: Verbs) -> None:
 
     replay = add_verb(verbs, "replay", "replay the recorded events in the view")
     workdir(replay)
-    replay.add_argument("--speed", type=float, metavar="X", help="times as fast as it happened (default: half a minute in all)")
+    replay.add_argument(
+        "--speed", type=number, metavar="X", help="times as fast as it happened (default: half a minute in all)"
+    )
     replay.add_argument("--plain", action="store_true", help="lines instead of the live view; at once, unless --speed is given")
     replay.set_defaults(verb="observe:replay")
 
@@ -124,10 +137,10 @@ def planning(verbs: Verbs) -> None:
     run_config(plan)
     plan.add_argument("--samples", type=positive, metavar="N", help="samples of the whole run (default: work.samples)")
     plan.add_argument("--peers", type=positive, default=4, metavar="M", help="hosts per instance (default 4)")
-    plan.add_argument("--mbit", type=float, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
+    plan.add_argument("--mbit", type=number, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
     plan.add_argument("--shards", type=shards, default=1, metavar="N", help="memory of a model that is divided over N devices")
     plan.add_argument(
-        "--teraflops", type=float, metavar="RATE", help="what a device delivers: how much of the time it computes"
+        "--teraflops", type=number, metavar="RATE", help="what a device delivers: how much of the time it computes"
     )
     plan.add_argument(
         "--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory; its run, without CONFIG"
@@ -147,7 +160,7 @@ def ledger(verbs: Verbs) -> None:
     ledger.set_defaults(verb="audit:show")
 
     explain = add_verb(verbs, "explain", "why a round was planned as it was")
-    explain.add_argument("round", type=int, metavar="ROUND", help="its number, from 0 on")
+    explain.add_argument("round", type=natural, metavar="ROUND", help="its number, from 0 on")
     workdir(explain)
     json_output(explain)
     explain.set_defaults(verb="audit:explain")
@@ -182,12 +195,12 @@ def simulate(verbs: Verbs) -> None:
     )
     simulate.add_argument("--rounds", type=positive, default=5, metavar="R", help="of each run (default 5)")
     simulate.add_argument("--seeds", default="1-10", metavar="A-B", help="one run per seed (default 1-10)")
-    simulate.add_argument("--loss", type=float, default=0.0, metavar="F", help="fraction of messages that are lost")
+    simulate.add_argument("--loss", type=number, default=0.0, metavar="F", help="fraction of messages that are lost")
     simulate.add_argument(
-        "--churn", type=float, default=0.0, metavar="F", help="joiners, and as many leavers, per peer and minute"
+        "--churn", type=number, default=0.0, metavar="F", help="joiners, and as many leavers, per peer and minute"
     )
-    simulate.add_argument("--partition", type=float, default=0.0, metavar="SECONDS", help="cut the swarm in two for so long")
-    simulate.add_argument("--liars", type=float, default=0.0, metavar="F", help="fraction of peers that lie in their reports")
+    simulate.add_argument("--partition", type=number, default=0.0, metavar="SECONDS", help="cut the swarm in two for so long")
+    simulate.add_argument("--liars", type=number, default=0.0, metavar="F", help="fraction of peers that lie in their reports")
     json_output(simulate)
     simulate.set_defaults(verb="audit:simulate")
 
@@ -196,7 +209,7 @@ def config_verbs(verbs: Verbs) -> None:
     config = add_verb(verbs, "config", "show a configuration with the origin of every setting")
     config_verbs = config.add_subparsers(title="verbs", required=True, metavar="VERB")
     config.verbs = config_verbs.choices
-    show = config_verbs.add_parser("show", help="every setting, its value, its origin, its meaning")
+    show = add_verb(config_verbs, "show", "every setting, its value, its origin, its meaning", of="config")
     run_config(show)
     show.add_argument("--peer", action="store_true", help="the settings of this machine instead of those of a run")
     settings_of_machine(show)

@@ -56,7 +56,7 @@ def settings_of_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def instance(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--instance", type=int, metavar="ID", help="which instance (default: the one, or the first)")
+    parser.add_argument("--instance", type=natural, metavar="ID", help="which instance (default: the one, or the first)")
 
 
 def json_output(parser: argparse.ArgumentParser) -> None:
@@ -80,26 +80,39 @@ def rate(text: str) -> int:
     return int(rate)
 
 
-def natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 0 on is accepted")
+def whole(text: str, *, least: int | None = None) -> int:
+    """Parse a whole number, in the words of this program where it is none: argparse would name a function."""
+    accepted = "a whole number" if least is None else f"a whole number from {least} on"
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: {accepted} is accepted") from None
+    if least is not None and value < least:
+        raise argparse.ArgumentTypeError(f"{text}: {accepted} is accepted")
     return value
+
+
+def natural(text: str) -> int:
+    return whole(text, least=0)
+
+
+def positive(text: str) -> int:
+    return whole(text, least=1)
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: a number is accepted") from None
 
 
 def factor(text: str) -> float:
     from adloco_p2p.core.model.course import MAX_FACTOR
 
-    value = float(text)
+    value = number(text)
     if not 0.0 < value <= MAX_FACTOR:
-        raise argparse.ArgumentTypeError(f"{text}: above 0 and at most {MAX_FACTOR:g} is accepted")
-    return value
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on is accepted")
+        raise argparse.ArgumentTypeError(f"{text}: a number above 0 and at most {MAX_FACTOR:g} is accepted")
     return value
 
 
@@ -108,7 +121,7 @@ def shards(text: str) -> int:
 
     value = positive(text)
     if value > MOST_SHARDS:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 to {MOST_SHARDS} is accepted")
+        raise argparse.ArgumentTypeError(f"{text}: a whole number from 1 to {MOST_SHARDS} is accepted")
     return value
 
 

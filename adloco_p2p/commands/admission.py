@@ -162,7 +162,8 @@ def _invited_by(text: str, signer: Signer) -> PeerId:
             raise ConfigError("--revoke LINK: the link holds no invitation to this run", code="E206")
         return Token.from_text(link.token, run).invitation.key
     made = [Token.from_text(token, run).invitation.key for token in read_invitations(signer.workdir)]
-    return peer_named(text, [*made, *signer.ledger.admissions.seats_taken()])
+    known = [*made, *signer.ledger.admissions.seats_taken()]
+    return peer_named(text, known, option="--revoke", what="invitation of this run, nor a join link")
 
 
 def _address(workdir: Path) -> str:

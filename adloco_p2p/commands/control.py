@@ -14,6 +14,7 @@ from adloco_p2p.control.client import ControlClient, starting_status
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.commands import COMMANDS
 from adloco_p2p.core.model.telemetry import Finished, Resumed, Stamped, Started, Stopped
+from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import NoNodeError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View, stamp
 from adloco_p2p.storage.event_log import recorded_events
@@ -87,6 +88,10 @@ def _continuing(workdir: Path, last: Status | None) -> str:
     if last is not None and last.finish is not None:
         return "its run is complete, as `adloco-peer status` shows"
     why = f"the last one stopped: {last.stopping}; " if last is not None and last.state == "stopped" else ""
+    if last is not None and (last.stopping or "").startswith(
+        ERROR_CODES["E221"].title
+    ):  # the same command would be refused again
+        return f"{why}with another link its run goes on: {program()} join --initial-peers LINK --workdir {workdir}"
     command = read_command(workdir)
     if command.startswith("adloco-peer start ") or leads_to_others(workdir):  # a link that is needed is not kept
         return f"{why}its run goes on with: {as_called(command or f'adloco-peer join --workdir {workdir}')}"

@@ -8,9 +8,11 @@ _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_VERBOSITY": "error",
+    "DATASETS_VERBOSITY": "critical",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-"""No progress bars, and no line for every retry, which the libraries print twice: our own error reports a failure once."""
+"""No progress bars, and no line for every retry or unreadable file, which the libraries print twice: our own error reports a
+failure once."""
 _CHATTY = ("torchao", "torch.utils._pytree")
 """Loggers that warn during their import: transformers imports torchao wherever it is installed, and torchao warns about kernels
 for hardware that this machine does not have."""

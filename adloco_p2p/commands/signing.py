@@ -49,7 +49,7 @@ def signers(arguments: argparse.Namespace) -> int:
     signer = signer_of(arguments.workdir)
     known = signer.ledger.plans[-1].signers
     is_added = arguments.add is not None
-    peer = _whole_id(arguments.add) if is_added else peer_named(arguments.remove, known)
+    peer = _whole_id(arguments.add) if is_added else peer_named(arguments.remove, known, option="--remove")
     action: Action = "add_signer" if is_added else "remove_signer"
     made = _signed(signer, action, subject=peer)
     if problem := change_problem(made, signers=known, banned=signer.ledger.admissions.bans()):
@@ -144,7 +144,10 @@ def signer_of(workdir: Path) -> Signer:
         names = ", ".join(ledger.plans[-1].signers)
         raise ConfigError(f"--workdir {workdir}: belongs to {identity.peer_id}; signers are {names}", code="E222")
     if ledger.plans[-1].is_last:
-        raise ConfigError(f"--workdir {workdir}: no statement takes effect after the last plan of a run", code="E234")
+        raise ConfigError(
+            f"--workdir {workdir}: the run is complete, so nobody can join it, and no ban or command takes effect any more",
+            code="E234",
+        )
     return Signer(workdir=workdir, run=run, identity=identity, ledger=ledger)
 
 
@@ -191,13 +194,14 @@ def _leave(signer: Signer, made: Statement, *, what: str, is_json: bool) -> int:
     return 0
 
 
-def peer_named(text: str, known: Iterable[PeerId]) -> PeerId:
-    """Return the known peer whose id the text is, begins or ends. Raises ConfigError."""
+def peer_named(text: str, known: Iterable[PeerId], *, option: str = "PEER", what: str = "peer of this ledger") -> PeerId:
+    """Return the known peer whose id the text is, begins or ends. `option` and `what` say where it was given, and what is
+    known: invitations are named in the same way. Raises ConfigError."""
     found = sorted({peer for peer in known if peer == text or (peer.startswith(text) or peer.endswith(text))})
     if len(text) < LEAST_PEER_CHARS or len(found) != 1:
         listed = f"; it may be {', '.join(found[:5])}" if len(found) > 1 and len(text) >= LEAST_PEER_CHARS else ""
         raise ConfigError(
-            f"PEER {text}: not one peer of this ledger; accepted is its id, or {LEAST_PEER_CHARS} characters or more of"
+            f"{option} {text}: not one {what}; accepted is its id, or {LEAST_PEER_CHARS} characters or more of"
             f" the beginning or the end{listed}; `adloco-peer members` lists them",
             code="E200",
         )

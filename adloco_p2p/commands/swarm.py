@@ -10,6 +10,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from adloco_p2p.commands.console import Steps, as_called, open_view, program, say
@@ -25,7 +26,9 @@ from adloco_p2p.commands.swarm_members import (
     wait_until_ready,
 )
 from adloco_p2p.commands.train import is_complete
+from adloco_p2p.config.fields import differences
 from adloco_p2p.config.load import load_run
+from adloco_p2p.config.local_files import with_plain_paths
 from adloco_p2p.config.run_config import MAX_FOUNDERS, RunConfig
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View
@@ -52,7 +55,7 @@ def swarm(arguments: argparse.Namespace) -> int:
     steps.enter("looking for peers of an earlier swarm")
     wait_for_ending(workdirs)
     if ended(workdirs[0]) is not None and is_complete(workdirs[0]):
-        _check_length(run, workdirs[0])
+        _check_same(run, workdirs[0])
         say(f"this run is complete: {run.work.length} are done")
         return _conclude(arguments, [], steps, finished=[workdirs[0]], is_stopped=False)
     threads = max(1, (os.cpu_count() or 1) // arguments.peers)
@@ -87,15 +90,42 @@ def swarm(arguments: argparse.Namespace) -> int:
     return _conclude(arguments, members, steps, finished=finished, is_stopped=interrupts.is_asked)
 
 
-def _check_length(run: RunConfig, workdir: Path) -> None:
-    """Raise ConfigError where the requested length differs from that of the complete run in the directory."""
+def _check_same(run: RunConfig, workdir: Path) -> None:
+    """Raise ConfigError where the requested run is another one than the complete run in the directory, whose model would pass
+    for that of the requested one."""
     done = read_run(workdir)
-    if done is not None and done.work.length != run.work.length:
+    if done is None or done.digest == (asked := _filled_in(run, done)).digest:
+        return
+    if done.work.length != run.work.length:
         raise ConfigError(
-            f"{workdir.parent}: its run is complete with {done.work.length}, and {run.work.length} are asked for; name a new"
-            " --workdir, and to go on from this model export it and add --set model.pretrained=DIR",
+            f"{workdir.parent}: its run is complete with {done.work.length}, and {run.work.length} are asked for; {_ANEW}",
             code="E203",
         )
+    listed = "\n".join(f"  {line}" for line in differences(done, asked))
+    raise ConfigError(
+        f"{workdir.parent}: its run is complete, and it is not the one asked for; {_ANEW} (here: in the directory, there: asked"
+        f" for):\n{listed}",
+        code="E203",
+    )
+
+
+_ANEW = "name a new --workdir, and to go on from this model export it and add --set model.pretrained=DIR"
+
+
+def _filled_in(run: RunConfig, done: RunConfig) -> RunConfig:
+    """Return the requested run with what `start` has filled in of the run that was done."""
+    run = with_plain_paths(run)
+    model = replace(run.model, digest=done.model.digest, files=done.model.files, parent=done.model.parent)
+    return replace(
+        run,
+        protocol=done.protocol,
+        author=done.author,
+        founders=done.founders,
+        packages=done.packages,
+        model=model,
+        tokenizer=replace(run.tokenizer, digest=done.tokenizer.digest),
+        data=replace(run.data, digest=done.data.digest, files=done.data.files),
+    )
 
 
 def _checked_run(arguments: argparse.Namespace) -> RunConfig:

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +225,28 @@ def test_column_without_text(write_shards: WriteShards, private_cache: Path) -> 
 def test_files_of_another_kind(write_shards: WriteShards, private_cache: Path) -> None:
     run = run_over(source="parquet", path=write_shards("json"))
     assert "cannot be read as parquet" in problem_of(run, private_cache)
+
+
+READS_JSON = """
+import sys
+from pathlib import Path
+from adloco_p2p.commands.hub import settle
+settle(is_offline=True)  # before the libraries are imported, as every command does
+from adloco_p2p.data.feed import open_feed
+from adloco_p2p.errors import ConfigError
+from tests.data.files import run_over
+try:
+    open_feed(run_over(source="json", path=sys.argv[1]), cache_dir=Path(sys.argv[2]))
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_file_that_is_no_json_is_reported_once_and_not_by_the_library(tmp_path: Path, private_cache: Path) -> None:
+    (tmp_path / "a.json").write_text("hello\n")
+    command = [sys.executable, "-c", READS_JSON, str(tmp_path / "a.json"), str(private_cache)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert "cannot be read as json" in ended.stdout and not ended.stderr
 
 
 def test_empty_files(tmp_path: Path, private_cache: Path) -> None:

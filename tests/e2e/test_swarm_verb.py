@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +123,12 @@ def test_a_child_ends_when_its_parent_is_gone_however_that_ended() -> None:
         assert process.stdout.read() == b"ending\n"  # and the end of the file: nobody holds the pipe any more
 
 
-def test_a_complete_swarm_is_called_so_and_another_length_is_refused(
+def test_a_complete_swarm_is_called_so_and_another_run_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "peer-0").mkdir()
     run = load_run(None, ["admission.kind=open", "admission.probation_rounds=0"]).value
+    run = replace(run, author="an-author", founders=("a-founder",), data=replace(run.data, digest="d" * 64))  # filled in
     (tmp_path / "peer-0" / "run.json").write_bytes(canonical.encode(run))
     for name in ("is_complete", "ended"):
         monkeypatch.setattr(swarm_verb, name, lambda workdir: True)
@@ -136,6 +138,10 @@ def test_a_complete_swarm_is_called_so_and_another_length_is_refused(
     assert main([*words, "--rounds", "30"]) == 2
     said = capsys.readouterr()
     assert "E203" in said.err and "complete with 24 rounds, and 30 rounds are asked for" in said.err and "done" not in said.out
+    assert main([*words, "--set", "outer.overlap=forecast"]) == 2
+    said = capsys.readouterr()
+    listed = '(here: in the directory, there: asked for):\n  outer.overlap: "none" here, "forecast" there\n'
+    assert "E203" in said.err and listed in said.err and "author" not in said.err and "done" not in said.out
 
 
 def test_the_same_command_again_leaves_the_model_that_it_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

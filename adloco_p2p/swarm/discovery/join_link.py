@@ -32,6 +32,12 @@ def is_link(text: str) -> bool:
     return text.strip().lower().startswith(f"{SCHEME}:")
 
 
+def _shown(text: str) -> str:
+    """Return the text for an error without an invitation, which lets its reader in."""
+    kept, found, _ = text.partition(INVITATION)
+    return repr(f"{kept}{found}..." if found else text)
+
+
 def format_link(run: Digest, addresses: Sequence[str]) -> str:
     """Return the link to a run through peers at these full addresses (with /p2p/)."""
     assert is_digest(run)
@@ -44,18 +50,18 @@ def with_invitation(link: str, token: str) -> str:
 
 
 def parse_link(text: str) -> JoinLink:
-    """Parse a join link of either form. Raises ConfigError."""
-    text = text.strip()
+    """Parse a join link of either form, also one that was copied with line breaks. Raises ConfigError."""
+    text = "".join(text.split())
     if len(text) > MAX_LINK_CHARS:
         raise ConfigError(f"the join link is longer than {MAX_LINK_CHARS} characters", code="E206")
     scheme, _, rest = text.partition("://")
     if scheme.lower() != SCHEME:
-        raise ConfigError(f"{text!r} is not a join link; one looks like {SCHEME}://RUN,ADDRESS", code="E206")
+        raise ConfigError(f"{_shown(text)} is not a join link; one looks like {SCHEME}://RUN,ADDRESS", code="E206")
     run, *parts = _old_parts(text) if "?" in rest else rest.rstrip(",").split(",")
     addresses = [part for part in parts if not part.startswith(INVITATION)]
     tokens = [part.removeprefix(INVITATION) for part in parts if part.startswith(INVITATION)]
     if not is_digest(run):
-        raise ConfigError(f"{text!r}: the run must be 64 hexadecimal digits in lower case", code="E206")
+        raise ConfigError(f"{_shown(text)}: the run must be 64 hexadecimal digits in lower case", code="E206")
     if len(addresses) > MAX_ADDRESSES:
         raise ConfigError(f"the join link has more than {MAX_ADDRESSES} addresses", code="E206")
     if len(tokens) > 1:
@@ -83,7 +89,18 @@ def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[Peer
     runs = sorted({link.run for link in links})
     if len(runs) > 1:
         raise ConfigError(f"the join links lead to different runs: {', '.join(runs)}", code="E205")
-    addresses = parse_peer_addresses(text for text in texts if not is_link(text))
+    others = [text for text in texts if not is_link(text)]
+    pieces = [text for text in others if "," in text]  # no address has one
+    if pieces:
+        raise ConfigError(
+            *(
+                f"{_shown(text)}: a join link begins with {SCHEME}://, and this is a piece of one, or has another beginning;"
+                " copy the whole link and put it in quotes"
+                for text in pieces
+            ),
+            code="E206",
+        )
+    addresses = parse_peer_addresses(others)
     linked = [peer for link in links for peer in link.peers]
     if links and not linked and not addresses:
         raise ConfigError(

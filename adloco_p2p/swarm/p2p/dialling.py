@@ -6,6 +6,7 @@ to dial the other one again for some seconds. So a second and a third attempt fo
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Iterable
 
 from hivemind.p2p import P2P, PeerID
@@ -23,6 +24,9 @@ PAUSES_SECONDS = (0.5, 6.0)
 little more than five seconds."""
 _BACKOFF = "dial backoff"
 """The answer of libp2p when it does not dial an address that failed a moment ago. It does not say why that failed."""
+_OTHER_KEY = re.compile(r"peer id mismatch: .* remote key matches (\w+)")
+_NO_PEER = "message did not have trailing newline"
+"""libp2p's words for an answer that begins no handshake of libp2p, such as that of a web server."""
 _P2P = b"\xa5\x03"
 """The code of /p2p/ in a binary multiaddress."""
 
@@ -84,7 +88,16 @@ def _last_words(message: str) -> str:
     lines = [line.strip(" *") for line in message.splitlines() if line.strip()]
     causes = lines[1:] or lines or ["refused"]
     not_dialled = f"it failed a moment ago, and libp2p does not dial again so soon ({_BACKOFF})"
-    return next((line[-200:] for line in reversed(causes) if _BACKOFF not in line), not_dialled)
+    return next((_in_words(line)[-200:] for line in reversed(causes) if _BACKOFF not in line), not_dialled)
+
+
+def _in_words(line: str) -> str:
+    """Return libp2p's reason for one address; where something else answers than the peer, in the words of this program."""
+    address, _, reason = line.rpartition("] ")
+    there = f"{address}] " if address else ""
+    if found := _OTHER_KEY.search(reason):
+        return f"{there}another peer answers there, {found[1]}: the address was changed on its way, or that peer began anew"
+    return f"{there}what answers there is no peer, or a proxy is in between" if _NO_PEER in reason else line
 
 
 def dialable(transport: str) -> Multiaddr:

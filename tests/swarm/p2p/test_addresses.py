@@ -127,6 +127,23 @@ def test_a_bad_link_is_refused_with_its_reason(text, reason):
         parse_link(text)
 
 
+def test_a_piece_of_a_link_is_named_as_one_and_no_error_shows_the_invitation():
+    link = f"{format_link(RUN, [f'/ip4/203.0.113.7/tcp/1/p2p/{ALICE}'])},invite:SECRET"
+    for piece in (link[3:], link.replace("adloco:", "http:"), link[80:]):
+        with pytest.raises(ConfigError, match="begins with adloco://, and this is a piece of one") as error:
+            split_initial_peers([piece])
+        assert "SECRET" not in str(error.value)
+    with pytest.raises(ConfigError, match="64 hexadecimal digits") as error:
+        split_initial_peers([link.replace(RUN, RUN[1:])])
+    assert "SECRET" not in str(error.value)
+
+
+def test_a_link_that_was_copied_with_line_breaks_is_read():
+    link = f"{format_link(RUN, [f'/ip4/203.0.113.7/tcp/1/p2p/{ALICE}'])},invite:SECRET"
+    broken = f"{link[:70]}\n  {link[70:120]}\r\n{link[120:]}\n"
+    assert parse_link(broken) == parse_link(link)
+
+
 def test_links_and_addresses_mix():
     address = f"/ip4/203.0.113.7/tcp/1/p2p/{ALICE}"
     run, peers = split_initial_peers([address, format_link(RUN, [address, f"/ip4/203.0.113.8/tcp/1/p2p/{BOB}"])])

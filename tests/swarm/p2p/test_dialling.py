@@ -70,6 +70,17 @@ def test_an_address_that_cannot_be_encoded_costs_neither_the_others_nor_other_ad
     assert of_bob is None and "my_host" in str(of_alice) and daemon.calls == [ALICE, BOB]
 
 
+def test_an_answer_of_something_else_than_the_peer_is_told_in_words(monkeypatch):
+    at = "failed to negotiate security protocol:"
+    other = f"{at} peer id mismatch: expected {ALICE}, but remote key matches {BOB}"
+    problems, _ = _dial(monkeypatch, {ALICE: [other] * 3, BOB: [f"{at} message did not have trailing newline"] * 3})
+    address = "[/ip4/127.0.0.1/tcp/1]"
+    assert problems[ALICE] == (
+        f"{address} another peer answers there, {BOB}: the address was changed on its way, or that peer began anew"
+    )
+    assert problems[BOB] == f"{address} what answers there is no peer, or a proxy is in between"
+
+
 def test_a_relay_is_written_as_the_daemon_reads_it():
     """By hand, after the multiaddr table: ip4 is 04, tcp 06, p2p a503 with its length, p2p-circuit a202."""
     relay = PeerID.from_base58(BOB).to_bytes()
