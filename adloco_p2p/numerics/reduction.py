@@ -8,7 +8,7 @@ import torch
 
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.hash_tree import slice_values
-from adloco_p2p.core.model.scalars import within_scalars
+from adloco_p2p.core.model.scalars import float_sum, within_scalars
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.per_place import per_place_mean
 from adloco_p2p.numerics.codecs import fits
@@ -28,7 +28,7 @@ def weighted_average(vectors: Sequence[torch.Tensor], weights: Sequence[float]) 
     non-negative and their sum positive.
     """
     assert len(vectors) == len(weights) and all(weight >= 0 for weight in weights), weights
-    total = float(sum(weights))
+    total = float_sum(weights)
     assert total > 0, "every weight is zero"
     taken = [(vector, float(weight)) for vector, weight in zip(vectors, weights, strict=True) if weight > 0]
     assert all(vector.shape == taken[0][0].shape and vector.dtype == torch.float32 for vector, _ in taken)

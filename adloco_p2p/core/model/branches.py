@@ -6,7 +6,17 @@ from typing import Annotated
 
 from annotated_types import MaxLen
 
-from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_INSTANCES, MAX_ROSTER, Count, Fraction, HexDigest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import (
+    MAX_HOSTS,
+    MAX_INSTANCES,
+    MAX_ROSTER,
+    Count,
+    Fraction,
+    HexDigest,
+    InstanceId,
+    PeerId,
+    float_sum,
+)
 
 FIRST_BRANCH_ID = 1_000_000
 """Branch states have keys from here on; no instance has such a number."""
@@ -74,9 +84,9 @@ class PendingBranch:
     @property
     def branch_weight(self) -> float:
         """Total weight that merges gave to states of this branch in the target."""
-        return sum(item.branch_weight for item in self.given if item.instance == self.target)
+        return float_sum(item.branch_weight for item in self.given if item.instance == self.target)
 
     @property
     def fork_weight(self) -> float:
         """Total weight that merges gave to states of all branches of this fork in the target."""
-        return sum(item.fork_weight for item in self.given if item.instance == self.target)
+        return float_sum(item.fork_weight for item in self.given if item.instance == self.target)

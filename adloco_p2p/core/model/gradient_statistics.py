@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from adloco_p2p.core.model.scalars import Count, Finite, NonNegative, PositiveCount, within_scalars
+from adloco_p2p.core.model.scalars import Count, Finite, NonNegative, PositiveCount, float_sum, within_scalars
 
 BatchTest = Literal["constant", "schedule", "norm", "inner_product", "augmented"]
 """Names of the conditions on a batch; `core/planning/batch_sizing.py` computes the batch that each asks for."""
@@ -70,13 +70,15 @@ def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[i
     num_groups, total = len(samples), sum(samples)
     assert num_groups >= 2 and all(count >= 1 for count in samples), samples
     # <g_m, gbar>, and norm2(gbar) as its weighted mean
-    ips = [sum(b * g for b, g in zip(samples, row, strict=True)) / total for row in products]
-    mean_sqnorm = max(0.0, sum(b * ip for b, ip in zip(samples, ips, strict=True)) / total)
+    ips = [float_sum(b * g for b, g in zip(samples, row, strict=True)) / total for row in products]
+    mean_sqnorm = max(0.0, float_sum(b * ip for b, ip in zip(samples, ips, strict=True)) / total)
     norms = [products[m][m] for m in range(num_groups)]
     # the sum of b_m norm2(g_m - gbar), which is the difference of sums of method section 4.1
-    trace = sum(b * (norm - 2 * ip + mean_sqnorm) for b, norm, ip in zip(samples, norms, ips, strict=True)) / (num_groups - 1)
+    trace = float_sum(b * (norm - 2 * ip + mean_sqnorm) for b, norm, ip in zip(samples, norms, ips, strict=True)) / (
+        num_groups - 1
+    )
     trace = max(0.0, trace)
-    inner_variance = sum(b * (ip - mean_sqnorm) ** 2 for b, ip in zip(samples, ips, strict=True)) / (num_groups - 1)
+    inner_variance = float_sum(b * (ip - mean_sqnorm) ** 2 for b, ip in zip(samples, ips, strict=True)) / (num_groups - 1)
     along = inner_variance / mean_sqnorm if mean_sqnorm > 0 else 0.0
     return HalfBatchStatistics(
         num_steps=1,
@@ -111,9 +113,9 @@ def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]
     return HalfBatchStatistics(
         num_steps=count,
         batch_samples=sum(steps[0][1]),
-        covariance_trace=within_scalars(sum(noise.covariance_trace for noise in noises) / count),
-        true_sqnorm=within_scalars(sum(noise.true_sqnorm for noise in noises) / count),
-        mean_sqnorm=within_scalars(sum(noise.mean_sqnorm for noise in noises) / count),
-        inner_variance=within_scalars(sum(noise.inner_variance for noise in noises) / count),
-        orthogonal_trace=within_scalars(sum(noise.orthogonal_trace for noise in noises) / count),
+        covariance_trace=within_scalars(float_sum(noise.covariance_trace for noise in noises) / count),
+        true_sqnorm=within_scalars(float_sum(noise.true_sqnorm for noise in noises) / count),
+        mean_sqnorm=within_scalars(float_sum(noise.mean_sqnorm for noise in noises) / count),
+        inner_variance=within_scalars(float_sum(noise.inner_variance for noise in noises) / count),
+        orthogonal_trace=within_scalars(float_sum(noise.orthogonal_trace for noise in noises) / count),
     )

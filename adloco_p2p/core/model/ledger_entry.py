@@ -14,7 +14,7 @@ from adloco_p2p.core.model.course import Settings
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
-from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, PeerId, is_printable
+from adloco_p2p.core.model.scalars import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, PeerId, is_plain
 
 # --- reports ---------------------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Statement:
     """Distinguishes equal statements of a signer; of two statements in one plan, the one with the higher serial is the
     later."""
     action: Action
-    subject: Annotated[PeerId, Predicate(is_printable)] = NOBODY
+    subject: Annotated[PeerId, Predicate(is_plain)] = NOBODY
     """The peer or, for `revoke`, the key of the invitation; empty for a statement about the run."""
     round: Count = 0
     """The last round for `stop`; the first one for `pause` and `change`."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from adloco_p2p.core.model.scalars import float_sum
+
 
 def upper_weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
     """Return the least of `values` [n] such that it and those below it have more than half of the weight. Raises ValueError if
@@ -9,7 +11,7 @@ def upper_weighted_median(values: Sequence[float], weights: Sequence[float]) -> 
 
     Hosts with less than half of the weight cannot push it outside the range of the other hosts' values.
     """
-    total, below = sum(weights), 0.0
+    total, below = float_sum(weights), 0.0
     for value, weight in sorted(zip(values, weights, strict=True)):
         below += weight
         if 2 * below > total:

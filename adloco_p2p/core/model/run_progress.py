@@ -15,7 +15,7 @@ from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, float_sum
 
 
 def planned_samples(plan: RoundPlan) -> int:
@@ -138,8 +138,8 @@ def given_after(
     return tuple(
         GivenWeight(
             instance=instance,
-            branch_weight=min(1.0, sum(of_branch for other, of_branch, _ in totals if other == instance)),
-            fork_weight=min(1.0, sum(of_fork for other, _, of_fork in totals if other == instance)),
+            branch_weight=min(1.0, float_sum(of_branch for other, of_branch, _ in totals if other == instance)),
+            fork_weight=min(1.0, float_sum(of_fork for other, _, of_fork in totals if other == instance)),
         )
         for instance in sorted({instance for instance, of_branch, of_fork in totals if of_branch or of_fork})
     )

@@ -1,6 +1,9 @@
 """Types of the fields that others can fill: names, digests, texts and numbers, with limits that are checked at the border."""
 
+from collections.abc import Iterable
+from functools import reduce
 from math import isnan
+from operator import add
 from typing import Annotated, NewType
 
 from annotated_types import Ge, Le, MaxLen, Predicate
@@ -31,6 +34,11 @@ def is_label(text: str) -> bool:
 def is_printable(text: str) -> bool:
     """printable ones only"""  # no control codes, nothing that turns the reading direction
     return text.isprintable()
+
+
+def is_plain(text: str) -> bool:
+    """printable ones of ASCII only"""  # which others are printable depends on the version of Python
+    return text.isascii() and text.isprintable()
 
 
 def as_label(text: str) -> str:
@@ -73,3 +81,12 @@ def shortened(text: str) -> str:
 def within_scalars(measured: float) -> float:
     """Return the nearest number that others accept in a report; for NaN, the largest one."""
     return LARGEST_SCALAR if isnan(measured) else min(max(measured, -LARGEST_SCALAR), LARGEST_SCALAR)
+
+
+def float_sum(values: Iterable[float]) -> float:
+    """Return the sum in the given order, rounded to a float after every value.
+
+    All numbers that peers must compute alike are summed with this or with `math.fsum`. The builtin `sum` compensates for
+    rounding from Python 3.12 on, so peers with an older version would get other plans.
+    """
+    return reduce(add, values, 0.0)

@@ -26,7 +26,7 @@ from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import MergeRules
 from adloco_p2p.core.model.run_progress import given_after, given_samples, merged_into, merged_weights
-from adloco_p2p.core.model.scalars import MAX_INSTANCES, Digest, InstanceId, PeerId, shortened
+from adloco_p2p.core.model.scalars import MAX_INSTANCES, Digest, InstanceId, PeerId, float_sum, shortened
 from adloco_p2p.core.planning.branch_verdict import BranchVerdict, verdict_on_branches
 
 LARGEST_SHARE = 0.25
@@ -192,7 +192,7 @@ def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
     won = max(item.won_samples for item in items)
     amounts = [float(min(item.branch_state.samples, won)) for item in items]
     for share, places in _bounds(items):
-        total = sum(amounts[place] for place in places)
+        total = float_sum(amounts[place] for place in places)
         scale = min(1.0, share / (1.0 - share) * won / total) if total else 1.0
         amounts = [amount * scale if place in places else amount for place, amount in enumerate(amounts)]
     weights = normalized([float(won), *amounts], survivor=0)
