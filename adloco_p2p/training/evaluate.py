@@ -39,5 +39,9 @@ def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_b
 
 
 def perplexity(loss: float) -> float:
-    """Return the perplexity of a mean loss in nats per predicted token."""
-    return math.exp(loss)
+    """Return the perplexity of a mean loss in nats per predicted token; infinite where no float holds it, as after a divergence
+    that left the loss finite."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
