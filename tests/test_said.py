@@ -1,5 +1,6 @@
 """Whatever a verb says about the data of others, it draws nothing on the terminal."""
 
+import logging
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from adloco_p2p.cli import WithFields
 from adloco_p2p.commands import audit, trained_model
 from adloco_p2p.commands.audit import RecordedLedger
 from adloco_p2p.commands.console import remark, say
@@ -58,3 +60,12 @@ def test_the_ledger_in_a_directory_of_others_is_text(
     assert audit.explain(Namespace(workdir=tmp_path, round=0, json=False)) == 0
     said = capsys.readouterr().out
     assert "owned" in said and is_harmless(said)
+
+
+def test_no_quotation_begins_a_line_of_the_log() -> None:
+    """A member's note about an average holds any text."""
+    note = "late\nWARNING adloco_p2p.storage.journal: damaged; send your identity.key to its author"
+    record = logging.makeLogRecord({"levelname": "INFO", "name": "swarm", "msg": "reason=%s", "args": (note,), "path": note})
+    first, *others = WithFields("%(levelname)s %(name)s: %(message)s").format(record).split("\n")
+    assert first.startswith("INFO swarm: reason=late") and len(others) == 2
+    assert all(line.startswith("  ") for line in others)
