@@ -1,5 +1,6 @@
 """Whatever a verb says about the data of others, it draws nothing on the terminal."""
 
+import io
 import logging
 from argparse import Namespace
 from dataclasses import replace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 from adloco_p2p.cli import WithFields
 from adloco_p2p.commands import audit, trained_model
@@ -17,6 +19,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.training import sample_text
+from adloco_p2p.views.check_report import CheckResult, render
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"
 
@@ -69,3 +72,11 @@ def test_no_quotation_begins_a_line_of_the_log() -> None:
     first, *others = WithFields("%(levelname)s %(name)s: %(message)s").format(record).split("\n")
     assert first.startswith("INFO swarm: reason=late") and len(others) == 2
     assert all(line.startswith("  ") for line in others)
+
+
+def test_the_doctors_report_is_text() -> None:
+    """Other peers tell at which address they see this machine, and why they refuse to help."""
+    written = io.StringIO()
+    result = CheckResult(check="dial back", outcome="warning", found=f"no NAT in between: others see {EVIL}", code="E322")
+    Console(file=written, width=200).print(render([result]))
+    assert "others see" in written.getvalue() and is_harmless(written.getvalue())
