@@ -141,7 +141,8 @@ def _report(code: str, problems: Sequence[str], *, as_json: bool) -> None:
 
 
 class WithFields(logging.Formatter):
-    """Also shows the `extra` fields of a log call, which say where and why. A line may quote what others sent."""
+    """Also shows the `extra` fields of a log call, which say where and why. A record may quote what others sent, so only its
+    first line begins at the margin: no line end in a quotation begins a record of its own."""
 
     _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -149,7 +150,7 @@ class WithFields(logging.Formatter):
         from adloco_p2p.views.units import printable
 
         fields = [f"{name} {value}" for name, value in vars(record).items() if name not in self._OWN]
-        return printable(", ".join([super().format(record), *fields]))
+        return printable(", ".join([super().format(record), *fields])).replace("\n", "\n  ")
 
 
 class _Version(argparse.Action):

@@ -17,7 +17,7 @@ from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.admission_files import keep_invitations, read_address, read_invitations, read_statements
 from adloco_p2p.storage.workdir import read_run
-from adloco_p2p.swarm.discovery.invitation import Token
+from adloco_p2p.swarm.discovery.invitation import Token, tokens_for
 from adloco_p2p.swarm.discovery.join_link import is_link, parse_link, with_invitation
 
 
@@ -161,7 +161,7 @@ def _invited_by(text: str, signer: Signer) -> PeerId:
         if link.token is None or link.run != run:
             raise ConfigError("--revoke LINK: the link holds no invitation to this run", code="E206")
         return Token.from_text(link.token, run).invitation.key
-    made = [Token.from_text(token, run).invitation.key for token in read_invitations(signer.workdir)]
+    made = [token.invitation.key for token in tokens_for(run, read_invitations(signer.workdir))]
     known = [*made, *signer.ledger.admissions.seats_taken()]
     return peer_named(text, known, option="--revoke", what="invitation of this run, nor a join link")
 

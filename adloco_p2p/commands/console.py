@@ -37,15 +37,19 @@ _shown: "Steps | None" = None
 
 
 def say(text: str) -> None:
-    """Print text for the user at once, above the step that is under way."""
+    """Print text for the user at once, above the step that is under way. It may quote others: a ledger, or a model's text."""
+    from adloco_p2p.views.units import printable
+
     with _step_aside():
-        print(text, flush=True)  # noqa: T201
+        print(printable(text), flush=True)  # noqa: T201
 
 
 def remark(text: str) -> None:
     """Print to stderr what a person should know about a result, so that a file or a pipe gets the result alone."""
+    from adloco_p2p.views.units import printable
+
     with _step_aside():
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
 OUTPUT_VERSION = 1

@@ -19,6 +19,7 @@ from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, DeviceError
+from adloco_p2p.views.units import finite
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,12 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
         "run": saved.run.digest,
         "round": saved.round,
         "instances": [
-            {"instance": instance, "heldout_loss": loss, "perplexity": perplexity(loss), "heldout_by_data": by_data[instance]}
+            {
+                "instance": instance,
+                "heldout_loss": loss,
+                "perplexity": finite(perplexity(loss)),
+                "heldout_by_data": by_data[instance],
+            }
             for instance, loss in losses.items()
         ],
         "merged": None,
@@ -76,14 +82,15 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
     plans = _plans_of(saved)
     if len(plans) > 1:
         verdict = engine.probe_merge(final_merge(plans, rules=saved.run.merge))
-        result["merged"] = {"heldout_loss": verdict.merged_loss, "perplexity": perplexity(verdict.merged_loss)}
+        merged_loss = verdict.merged_loss
+        result["merged"] = {"heldout_loss": merged_loss, "perplexity": finite(perplexity(merged_loss))}
     if arguments.json:
         say_json(result)
         return 0
     say(f"{saved.run.name}, after round {saved.round} of a run of {saved.run.work.length}")
     lines = [(f"instance {instance}", loss) for instance, loss in losses.items()]
     if len(plans) > 1:
-        lines.append(("merged", verdict.merged_loss))
+        lines.append(("merged", merged_loss))
     for name, loss in lines:
         say(f"  {name:<12} held-out loss {loss:.4f} nats per token  perplexity {perplexity(loss):.3f}")
     for instance, found in by_data.items():

@@ -19,7 +19,9 @@ def hold(fd: int, *, on_end: Callable[[], None]) -> None:
     def wait() -> None:
         while os.read(fd, 1):
             pass
-        on_end()
-        os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            on_end()
+        finally:  # whatever fails: on a disk that is full or was mounted read-only, `on_end` cannot write
+            os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()

@@ -80,7 +80,10 @@ def _count_parameters(run: RunConfig) -> int | None:
 def leaderboard(arguments: argparse.Namespace) -> int:
     """Print the tokens of each peer, from the signed reports of a ledger that is checked first."""
     written = read_journal(arguments.workdir)
-    if written.problems():
+    if problems := written.problems():
+        if arguments.json:
+            say_json({"run": written.run.digest, "is_sound": False, "problems": problems})
+            return EXIT_BROKEN
         say(f"the ledger is not sound, so nothing is counted; see adloco-peer ledger verify --workdir {arguments.workdir}")
         return EXIT_BROKEN
     run, credited = written.run, contributions.credited(written.genesis, written.entries)

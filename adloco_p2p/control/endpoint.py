@@ -114,8 +114,8 @@ def find(workdir: Path) -> Endpoint:
         with path.open("rb") as file:
             document = json.loads(file.read(MAX_ENDPOINT_BYTES))
         address, token = document["address"], document["token"]
-        if address != "unix":
-            parse_listen(address)  # another user's directory may name any address
+        if address != "unix" and parse_listen(address).address is None:  # another user's directory may name any address
+            raise ValueError(f"address {address}")  # `auto` and `off` are settings, and would be looked up as names of machines
     except PermissionError:
         raise SwarmError(
             f"{path}: belongs to another user; only the user who started the node may control it", code="E352"

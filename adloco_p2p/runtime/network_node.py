@@ -321,7 +321,7 @@ class NetworkPeer:
             self._rate_limiter,
             book=DayBook(embedding.workdir.path / "traffic.json"),
             command=lambda command, reason: node.command(command, reason=reason),
-            is_paused=lambda: local.view.status.state == "paused",
+            is_paused=lambda: local.view.status.state in ("pausing", "paused"),
         )
         control = control_server(node, local, self._rate_limiter)
         metrics = node_endpoint(embedding.config, local.view)

@@ -5,6 +5,7 @@ such as an `eos_token` of a tokenizer. PeerIDs stay, because they are public and
 """
 
 import ipaddress
+import json
 import re
 from collections.abc import Collection
 
@@ -12,7 +13,7 @@ MIN_SECRET_CHARS = 6
 """The least length of a secret that is replaced by value, because shorter ones occur in many words."""
 
 _SHAPES = (
-    (re.compile(r"adloco:[^\s\"'<>]+"), "<join link>"),
+    (re.compile(r"(?i)adloco:[^\s\"'<>]+"), "<join link>"),
     (re.compile(r"(?<=://)[^\s/@\"']+(?=@)"), "<credentials>"),
     (re.compile(r"-----BEGIN [A-Z ]*KEY-----.*?(?:-----END [A-Z ]*KEY-----|\Z)", re.DOTALL), "<key>"),
     (re.compile(r"(?i)\bbearer\s+[^\s\"',]+"), "<token>"),
@@ -20,24 +21,35 @@ _SHAPES = (
     (re.compile(r"(?<=/)(ip4|ip6|dns|dns4|dns6|dnsaddr)/[^/\s\"',\\]+"), r"\1/<address>"),
     (
         re.compile(
-            r"(?i)(?<![a-z])(token|secret|password|passwd|passphrase|api_?key|private_?key|authorization)"
+            r"(?i)(?<![a-z])(token|secret|password|passwd|passphrase|(?:api|private|access)[_-]?key|authorization)"
             r"(\\?[\"']?\s*[:=]\s*\\?[\"']?)([^\s\"',}\\<]{4,})"
         ),
         r"\1\2<secret>",
     ),
 )
-_MAYBE_IP = re.compile(r"(?<![\w.:])(?:[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]+(?![\w:])|(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d))")
+_MAYBE_IP = re.compile(  # IPv4 also behind a colon, as in `ipv4:192.0.2.1:80`
+    r"(?<![\w.:])[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]+(?![\w:])|(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
+)
 
 
 def redacted(text: str, *, secrets: Collection[str], home: str) -> str:
     """Return the text without anything that has the shape of a secret, without these secrets, and with `~` for `home`."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= MIN_SECRET_CHARS:
-            text = text.replace(secret, "<secret>")
+            for spelt in _spellings(secret):
+                text = text.replace(spelt, "<secret>")
     for shape, replacement in _SHAPES:
         text = shape.sub(replacement, text)
     text = _MAYBE_IP.sub(lambda found: "<address>" if _is_address(found[0]) else found[0], text)
-    return text.replace(home, "~") if len(home) > 1 else text
+    for spelt in _spellings(home) if len(home) > 1 else ():
+        text = text.replace(spelt, "~")
+    return text
+
+
+def _spellings(value: str) -> set[str]:
+    """Return the value as it is, and as JSON and Python's `repr` write it: the files of a bundle are JSON, which has no letters
+    beyond ASCII."""
+    return {value, json.dumps(value)[1:-1], repr(value)[1:-1]}
 
 
 def _is_address(text: str) -> bool:

@@ -41,7 +41,7 @@ def write_crash(workdir: Path, error: BaseException) -> Path:
     words = "".join(traceback.format_exception(error))
     with reported(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
-        replace_file(workdir / CRASH, _clean(words, workdir).encode())
+        replace_file(workdir / CRASH, _bytes_of(_clean(words, workdir)))
     return write_bundle(workdir)
 
 
@@ -50,11 +50,15 @@ def write_bundle(workdir: Path) -> Path:
     path = workdir / BUNDLE
     aside = path.with_name(BUNDLE + ".tmp")
     with reported(workdir):
-        with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as file:
-            for name, text in _contents(workdir):
-                file.writestr(name, _end_of(_clean(text, workdir).encode()))
-        aside.chmod(0o600)
-        aside.replace(path)
+        try:
+            with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as file:
+                aside.chmod(0o600)
+                for name, text in _contents(workdir):
+                    file.writestr(name, _end_of(_bytes_of(_clean(text, workdir))))
+            aside.replace(path)
+        except OSError:
+            aside.unlink(missing_ok=True)  # on a full disk it takes the space that the next start needs
+            raise
     return path
 
 
@@ -65,8 +69,11 @@ def _contents(workdir: Path) -> Iterator[tuple[str, str]]:
         path = workdir / name
         if path.is_file():
             with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - MAX_TEXT_BYTES))
-                yield name, file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
+                start = max(0, path.stat().st_size - 2 * MAX_TEXT_BYTES)
+                file.seek(start)
+                if start:
+                    file.readline()  # half a secret would not be recognised
+                yield name, file.read(2 * MAX_TEXT_BYTES).decode("utf-8", "replace")
 
 
 def _about(workdir: Path) -> dict[str, object]:
@@ -89,8 +96,8 @@ def _about(workdir: Path) -> dict[str, object]:
 
 def _files(workdir: Path) -> list[str]:
     listed = []
-    for path in sorted(workdir.rglob("*")):
-        with contextlib.suppress(OSError):  # a running node may remove files meanwhile
+    for path in sorted(Path(folder, name) for folder, _, names in os.walk(workdir) for name in names):
+        with contextlib.suppress(OSError):  # a running node may remove files and folders meanwhile; `os.walk` passes over these
             if path.is_file():
                 listed.append(f"{path.stat().st_size:>14} {path.relative_to(workdir)}")
     return listed[:MAX_FILES_LISTED]
@@ -111,6 +118,11 @@ def _known_secrets(workdir: Path) -> list[str]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         secrets.append(str(json.loads((workdir / "control" / "endpoint.json").read_bytes())["token"]))
     return secrets
+
+
+def _bytes_of(text: str) -> bytes:
+    """Encode the text, which may name files whose names are no text."""
+    return text.encode(errors="backslashreplace")
 
 
 def _end_of(content: bytes) -> bytes:

@@ -17,6 +17,7 @@ crash.txt          the traceback of the last crash, which support-bundle.zip has
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from io import FileIO
@@ -33,6 +34,8 @@ LOCK_BYTES = 128
 """The length to which the content of the lock is padded, so that one write replaces it."""
 MAX_RUN_BYTES = 1 << 20
 """The most bytes of a run's configuration, which has a few kilobytes."""
+LOOK_SECONDS, LOOKS_SECONDS = 0.001, 1.0
+"""The time of one look into a directory, and the longest wait for others that look while the lock is taken."""
 
 
 HELPING = "running as a bootstrap: it helps peers to find each other"
@@ -214,7 +217,7 @@ def _lock(path: Path) -> FileIO:
         )
     file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(file)
     except (BlockingIOError, PermissionError):
         holder = _read_holder(file).pid or "unknown"
         file.close()
@@ -226,6 +229,23 @@ def _lock(path: Path) -> FileIO:
     found = os.fstat(file.fileno())
     _locks[os.getpid(), found.st_dev, found.st_ino] = file
     return file
+
+
+def _take(file: FileIO) -> None:
+    """Take the lock, after the verbs that look into the directory at this moment (`holder_of`): each shares the lock while it
+    looks. Raises BlockingIOError or PermissionError if another process works there."""
+    deadline = time.monotonic() + LOOKS_SECONDS
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            if time.monotonic() > deadline:
+                raise
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # fails at once where a process works there
+            fcntl.lockf(file, fcntl.LOCK_UN)
+            time.sleep(LOOK_SECONDS)
+        else:
+            return
 
 
 def _write_holder(file: FileIO, phase: str | None) -> None:

@@ -9,9 +9,6 @@ from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.training.device_shell import Shell
 
-MOST_NATS = 700.0
-"""The largest loss whose perplexity is shown; that of 710 nats is no number any more."""
-
 
 @torch.no_grad()
 def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_batch: int) -> float:
@@ -42,5 +39,9 @@ def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_b
 
 
 def perplexity(loss: float) -> float:
-    """Return the perplexity of a mean loss in nats per predicted token; of a loss above `MOST_NATS`, that of `MOST_NATS`."""
-    return math.exp(min(loss, MOST_NATS))
+    """Return the perplexity of a mean loss in nats per predicted token; infinite where no float holds it, as after a divergence
+    that left the loss finite."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adloco_p2p.error_codes import ERROR_CODES
+from adloco_p2p.views.units import printable
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
 _WORDS = {"ok": "ok", "warning": "warn", "failed": "FAIL", "skipped": "-"}
@@ -40,7 +41,8 @@ def render(results: Sequence[CheckResult]) -> RenderableType:
     table.add_column(overflow="fold")
     for result in results:
         outcome = Text(_WORDS[result.outcome], style=_STYLES[result.outcome])
-        table.add_row(outcome, result.check, Text(result.found, style="dim" if result.outcome == "skipped" else ""))
+        found = printable(result.found)  # it quotes other peers, such as the address at which they see this one
+        table.add_row(outcome, result.check, Text(found, style="dim" if result.outcome == "skipped" else ""))
     troubles = [result for result in results if result.code is not None]
     return Group(table, *(_trouble(result) for result in troubles), Text(), _summary(results))
 

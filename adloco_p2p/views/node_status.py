@@ -7,7 +7,7 @@ from typing import Any
 from adloco_p2p.views import own_part, progress, table_rows, traffic, units
 from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.status import ORDERS, Status
-from adloco_p2p.views.table_rows import PeerRow
+from adloco_p2p.views.table_rows import InstanceRow, PeerRow
 
 MAX_DECISIONS = 10
 """How many of the newest decisions a summary names."""
@@ -44,7 +44,7 @@ def summary(status: Status) -> dict[str, Any]:
         "upgrade_round": status.plans[-1].upgrade_round if status.plans else None,
         "orders": status.orders,
         "ended_by_signer": own_part.ended_by_signer(status),
-        "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
+        "instances": [_instance(row) for row in rows],
         "peers": [_peer(row) for row in peers],
         "traffic": asdict(traffic.bandwidth(status)),
         "decisions": [
@@ -56,6 +56,13 @@ def summary(status: Status) -> dict[str, Any]:
             *({"key": f"ban {peer}", "message": f"{peer} is {words}"} for peer, words in own_part.ban_words(status).items()),
         ],
     }
+
+
+def _instance(row: InstanceRow) -> dict[str, Any]:
+    """Return the fields of a row. The live losses of a run that diverges are not finite; neither JSON nor the control API holds
+    such numbers, so they are None."""
+    fields = {name: asdict(row)[name] for name in _INSTANCES}
+    return fields | {name: units.finite(fields[name]) for name in ("loss", "heldout_loss")}
 
 
 def _peer(row: PeerRow) -> dict[str, Any]:

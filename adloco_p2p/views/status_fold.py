@@ -199,8 +199,12 @@ def _round(event: telemetry.Round, status: Status) -> Status:
     result = RoundResult(**shared(event, RoundResult), elapsed_seconds=status.elapsed_seconds)
     result = _with_heldout(result, status.evaluated.get((result.round, result.instance)))
     status = _lived(status, result.instance, result.round, result.round + 1)
-    others = {key: known for key, known in status.results.items() if key != (result.round, result.instance)}
-    results = {**others, (result.round, result.instance): result}  # in order of arrival
+    place = result.round, result.instance
+    # In order of arrival. A round is rarely done again, and to filter all others for each takes minutes in a long run.
+    others = status.results
+    if place in others:
+        others = {key: known for key, known in others.items() if key != place}
+    results = {**others, place: result}
     return replace(status, results=results, active_round=max(status.active_round or 0, result.round))
 
 

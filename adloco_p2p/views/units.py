@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
 from adloco_p2p.core.model.words import plural as plural
@@ -128,9 +129,15 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text in any language, such as a model's, with its line ends; what cannot be printed, or would turn the reading
-    direction, becomes a replacement character."""
-    return "".join(each if each.isprintable() or each == "\n" else "\N{REPLACEMENT CHARACTER}" for each in text)
+    """Return text in any language, such as a model's, with its line ends, spaces and joined letters; what cannot be printed, or
+    would turn the reading direction, becomes a replacement character."""
+    return "".join(each if _is_shown(each) else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _is_shown(character: str) -> bool:
+    """Return whether the character changes nothing but its own place. Python counts the spaces of French and Japanese, and the
+    joiners of Persian and of emoji, among those that cannot be printed."""
+    return character.isprintable() or character in "\n\t\u200c\u200d" or unicodedata.category(character) == "Zs"
 
 
 def shorten(text: str, width: int) -> str:

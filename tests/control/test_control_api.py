@@ -234,6 +234,8 @@ def test_what_a_killed_node_left_is_no_obstacle(workdir: Path) -> None:
         b'{"address": 7, "token": "t"}',
         b'{"address": "203.0.113.7:80", "token": "t"}',  # of a directory that somebody else made
         b'{"address": "dns:///example.org:80", "token": "t"}',
+        b'{"address": "auto", "token": "t"}',  # a setting, but as an address the name of a machine
+        b'{"address": "off", "token": "t"}',
     ],
 )
 def test_a_damaged_endpoint_is_reported_in_words(workdir: Path, content: bytes) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.parser import Parser
+from adloco_p2p.commands import observe
 from adloco_p2p.commands.console import OUTPUT_VERSION
 from adloco_p2p.commands.signing import _leave
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.ledger_entry import Statement
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.storage.admission_files import read_statements
@@ -59,6 +61,18 @@ def test_what_signers_and_members_read_has_the_fields_of_the_page(
     document = json.loads(capsys.readouterr().out)
     assert document.pop("output_version") == OUTPUT_VERSION
     assert list(document) == [name for name in re.findall(r"`([a-z_]+)`", rows()[words]) if name != "link"]
+
+
+def test_a_ledger_that_is_not_sound_is_a_document_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = SimpleNamespace(run=RunConfig(), problems=lambda: ["round 3: the plan is not the one that was voted on"])
+    monkeypatch.setattr(observe, "read_journal", lambda workdir: broken)
+    assert main(["leaderboard", "--json", "--workdir", str(tmp_path)]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("output_version") == OUTPUT_VERSION
+    assert list(document) == re.findall(r"`([a-z_]+)`", rows()["leaderboard"].partition("not sound")[2])
+    assert document["is_sound"] is False and document["problems"]
 
 
 def test_an_error_is_a_document_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

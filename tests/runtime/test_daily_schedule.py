@@ -62,6 +62,18 @@ def test_what_the_user_paused_stays_paused(tmp_path: Path) -> None:
     assert desk.look(hours=10) == [] and desk.look(hours=9) == []
 
 
+def test_what_the_user_paused_within_quiet_hours_stays_paused_after_them(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, quiet_hours=("22:00-07:00",))
+    assert desk.look(hours=10) == ["pause"]
+    for is_paused in (True, False, True):  # by the schedule; the user goes on, and pauses again
+        desk.is_paused = is_paused
+        assert desk.look(hours=1) == []
+    assert desk.look(hours=7) == [], "it resumes only its own pauses"
+    assert desk.look(hours=16) == [] and desk.look(hours=9) == []
+    desk.is_paused = False
+    assert desk.look(hours=14) == ["pause"] and desk.look(hours=10) == ["resume"], "the next night is the schedule's again"
+
+
 def test_in_quiet_hours_the_lower_of_both_caps_holds(tmp_path: Path) -> None:
     for asked, quiet, expected in ((100, 5, 5), (3, 5, 3), (0, 5, 5), (100, 0, 100)):
         desk = Desk(

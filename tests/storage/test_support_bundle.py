@@ -1,16 +1,20 @@
 """What a support bundle holds, and what it must never hold: planted secrets are looked for in every byte of it."""
 
 import base64
+import errno
 import json
 import os
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from adloco_p2p.cli import main
 from adloco_p2p.commands import inspect
+from adloco_p2p.errors import StorageError
+from adloco_p2p.storage import support_bundle
 from adloco_p2p.storage.redaction import redacted
 from adloco_p2p.storage.support_bundle import MAX_TEXT_BYTES, write_bundle, write_crash
 from adloco_p2p.swarm.p2p.identity import Identity
@@ -90,6 +94,68 @@ def test_what_is_no_secret_stays() -> None:
     kept = redacted(text, secrets=["short"], home="/")
     assert kept == text.replace("10.0.0.7", "<address>")
     assert redacted("rows[::2] std::vector", secrets=[], home="/root") == "rows[::2] std::vector"
+
+
+def test_a_secret_is_found_as_json_and_python_spell_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret, home = 'planted"\\x\u00e9hidden', "/home/j\u00fcrgen"
+    monkeypatch.setenv("SOME_API_KEY", secret)
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr("sys.argv", ["adloco-peer", f"--x={secret}", f"{home}/data"])
+    (tmp_path / "events.jsonl").write_text(json.dumps({"event": "refused", "reason": f"{secret} {home}/x"}) + "\n")
+    bundle = write_crash(tmp_path, RuntimeError(f"{[secret, home]}"))
+    for name, text in everything_in(bundle).items():
+        for part in ("planted", "hidden", "rgen"):
+            assert part not in text, f"{name}: {text}"
+        assert "~" in text or name == "files.txt"
+
+
+def test_addresses_and_keys_behind_a_colon_or_a_hyphen_are_found() -> None:
+    for text in ("ipv4:198.51.100.23:31337: refused", "tcp:198.51.100.23", "::ffff:198.51.100.23"):
+        assert "198.51" not in redacted(text, secrets=[], home="/")
+    for text in ("X-Api-Key: planted7", "AWS_SECRET_ACCESS_KEY=planted7", "ADLOCO://planted7"):
+        assert "planted7" not in redacted(text, secrets=[], home="/")
+
+
+def test_no_half_of_a_secret_is_left_where_a_long_file_is_cut(tmp_path: Path) -> None:
+    end = b"\n" + b"x" * (MAX_TEXT_BYTES - 10 - 1)
+    (tmp_path / "events.jsonl").write_bytes(f"{'y' * 99}{ENVIRONMENT_SECRET}".encode() + end)
+    assert ENVIRONMENT_SECRET[-10:] not in everything_in(write_bundle(tmp_path))["events.jsonl"]
+
+
+def test_what_a_running_node_removes_meanwhile_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint's folder is listed and gone; a crash of this process is the other case."""
+    (tmp_path / "checkpoints" / "round-000003").mkdir(parents=True)
+    scan = os.scandir
+
+    def gone(path: str | Path) -> object:
+        if str(path).endswith("round-000003"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    assert "about.json" in everything_in(write_bundle(tmp_path))
+
+
+def test_names_that_are_no_text_are_no_obstacle(tmp_path: Path) -> None:
+    """Names of files are bytes on Linux; an error quotes them as Python decodes them."""
+    name = os.fsdecode(b"\xff.txt")
+    try:
+        (tmp_path / name).touch()
+    except OSError:
+        pytest.skip("this file system takes names of text only")
+    contents = everything_in(write_crash(tmp_path, FileNotFoundError(name)))
+    assert "\\udcff.txt" in contents["files.txt"] and "\\udcff.txt" in contents["crash.txt"]
+
+
+def test_a_full_disk_keeps_no_part_of_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def contents(workdir: Path) -> Iterator[tuple[str, str]]:
+        yield "about.json", "{}"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(support_bundle, "_contents", contents)
+    with pytest.raises(StorageError, match="the disk is full"):
+        write_bundle(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_its_size_is_bounded(tmp_path: Path) -> None:

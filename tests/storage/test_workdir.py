@@ -31,6 +31,15 @@ else:
     print("opened")
 """
 
+LOOK = """
+import fcntl, sys, time
+from pathlib import Path
+with (Path(sys.argv[1]) / "lock").open("rb") as file:
+    fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    print("looking", flush=True)
+    time.sleep(0.05)
+"""
+
 HOLD_AND_DIE = """
 import os, sys
 from pathlib import Path
@@ -115,6 +124,15 @@ def test_a_second_process_is_refused_by_name_until_the_first_closes(tmp_path: Pa
     )
     workdir.close()
     assert tried(tmp_path) == "opened"
+
+
+def test_a_verb_that_looks_into_the_directory_keeps_no_node_from_its_start(tmp_path: Path) -> None:
+    """`holder_of` shares the lock for a moment, longer on a busy machine; a node that started then ended with E404."""
+    Workdir.open(tmp_path).close()
+    with subprocess.Popen([sys.executable, "-c", LOOK, str(tmp_path)], stdout=subprocess.PIPE) as looking:
+        assert looking.stdout is not None and looking.stdout.readline() == b"looking\n"
+        with closing(Workdir.open(tmp_path)):
+            assert tried(tmp_path).startswith(f"{tmp_path}: in use by another adloco-peer (process {os.getpid()})")
 
 
 def test_a_second_use_in_the_same_program_is_refused_and_lets_nobody_else_in(tmp_path: Path) -> None:

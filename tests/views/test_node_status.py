@@ -2,6 +2,11 @@
 
 import itertools
 import json
+import math
+from dataclasses import replace
+
+import pytest
+from google.protobuf import json_format
 
 from adloco_p2p.v1 import control_pb2
 from adloco_p2p.views import units
@@ -36,6 +41,22 @@ def test_the_lines_name_what_a_person_asks_for() -> None:
     assert "warning     the laptop's uplink is slow" in text
     assert all(len(line) <= 110 for line in text.splitlines())
     assert lines(summary(Status()))
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_the_status_of_a_run_that_diverges_can_be_asked_for(loss: float) -> None:
+    """Live events hold the losses as they are; only in the event file are they None."""
+    busy = status_at(*BUSY)
+    busy = replace(
+        busy,
+        activities={instance: replace(known, loss=loss) for instance, known in busy.activities.items()},
+        results={place: replace(known, loss=loss, heldout_loss=loss) for place, known in busy.results.items()},
+    )
+    fields = summary(busy)
+    assert {row[name] for row in fields["instances"] for name in ("loss", "heldout_loss")} == {None}
+    json_format.ParseDict(fields, control_pb2.NodeStatus())
+    json.dumps(fields, allow_nan=False)
+    assert lines(fields)
 
 
 def test_a_warning_names_peers_as_the_other_lines_do() -> None:

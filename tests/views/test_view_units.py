@@ -57,3 +57,16 @@ def test_text_from_others_cannot_control_the_terminal() -> None:
 def test_what_was_trained_apart_has_a_short_name() -> None:
     assert units.instances((0, 63, 999_999)) == "0 + 63 + 999999"
     assert units.instances((0, 1_000_000, 1_417_042)) == "0 + apart-0 + apart-42"
+
+
+def test_text_in_any_language_keeps_its_spaces_and_loses_what_draws() -> None:
+    for kept in (
+        "a\tb\n",
+        "\u00c0\u00a0bient\u00f4t\u202f!",
+        "\u4f60\u3000\u597d",
+        "\u0645\u06cc\u200c\u062e",
+        "\U0001f469\u200d\U0001f52c",
+    ):
+        assert units.printable(kept) == kept
+    drawing = "\x00\x07\r\x1b\x7f\x9b\u00ad\u200e\u202e\u2028\u2066\ud800\ue000"
+    assert set(units.printable(drawing)) == {"\N{REPLACEMENT CHARACTER}"}

@@ -18,7 +18,7 @@ from adloco_p2p.storage.admission_files import (
     read_statements,
     read_ticket,
 )
-from adloco_p2p.swarm.discovery.invitation import Token
+from adloco_p2p.swarm.discovery.invitation import Token, tokens_for
 from adloco_p2p.swarm.discovery.join_link import token_of
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.views.units import one_line
@@ -58,8 +58,8 @@ def ticket_for(workdir: Path, run: RunConfig, me: PeerId, links: Sequence[str]) 
 
 def first_invitation(workdir: Path, run: RunConfig, signer: Identity) -> Token:
     """Return the invitation of the link that `start` prints, the same at every start."""
-    for text in read_invitations(workdir)[:1]:
-        return Token.from_text(text, run.digest)
+    for token in tokens_for(run.digest, read_invitations(workdir))[:1]:
+        return token
     token = Token.issue(run.digest, signer, seats=START_SEATS, last_round=run.work.rounds or UNKNOWN_END)
     keep_invitations(workdir, [token.to_text()])
     return token

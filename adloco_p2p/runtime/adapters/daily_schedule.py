@@ -68,7 +68,7 @@ class DayBook:
 
 
 class DailySchedule:
-    """Applies the schedule. `command` is the node's; `is_paused` returns whether the user has paused it."""
+    """Applies the schedule. `command` is the node's; `is_paused` returns whether it is paused, or pauses after its round."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class DailySchedule:
         self._config, self._rate_limiter, self._book = config, rate_limiter, book
         self._command, self._is_paused, self._now = command, is_paused, now
         self._current = Permission()
-        self._has_paused = False
+        self._has_paused = self._is_seen_paused = False
 
     async def run(self) -> None:
         """Look every few seconds, until cancelled."""
@@ -98,6 +98,7 @@ class DailySchedule:
         used = self._book.used(now, total) if config.daily_budget_bytes else 0
         self._rate_limiter.set_budget(config.daily_budget_bytes, config.daily_budget_bytes - used)
         permitted = permission(config, now, used_bytes=used)
+        self._note_resumption()
         if permitted == self._current:
             return
         if permitted.is_quiet != self._current.is_quiet:
@@ -105,8 +106,15 @@ class DailySchedule:
             self._rate_limiter.set_quiet_caps(quiet if permitted.is_quiet else None)
         if permitted.pause is not None and self._current.pause is None and not self._is_paused():
             self._command("pause", permitted.pause)
-            self._has_paused = True
+            self._has_paused, self._is_seen_paused = True, False
         elif permitted.pause is None and self._has_paused:
             self._command("resume", "the time or the budget allows it again")
             self._has_paused = False
         self._current = permitted
+
+    def _note_resumption(self) -> None:
+        """Forget the schedule's own pause once the user has ended it: a later pause is the user's."""
+        if self._is_paused():
+            self._is_seen_paused = True
+        elif self._is_seen_paused:
+            self._has_paused = self._is_seen_paused = False

@@ -8,6 +8,8 @@ import base64
 import binascii
 import os
 import struct
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from adloco_p2p.core.model.ledger_entry import Invitation, Ticket
@@ -85,3 +87,12 @@ class Token:
                 f"the invitation in the join link is damaged, or is not for run {run[:16]}; copy the whole link", code="E206"
             )
         return cls(invitation=invitation, seed=seed, signer_key=signer_key)
+
+
+def tokens_for(run: Digest, texts: Iterable[str]) -> list[Token]:
+    """Decode the tokens of this run. Leaves out those of another run: one that never began gave its directory to this one."""
+    tokens = []
+    for text in texts:
+        with suppress(ConfigError):
+            tokens.append(Token.from_text(text, run))
+    return tokens
