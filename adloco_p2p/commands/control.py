@@ -88,9 +88,8 @@ def _continuing(workdir: Path, last: Status | None) -> str:
     if last is not None and last.finish is not None:
         return "its run is complete, as `adloco-peer status` shows"
     why = f"the last one stopped: {last.stopping}; " if last is not None and last.state == "stopped" else ""
-    if last is not None and (last.stopping or "").startswith(
-        ERROR_CODES["E221"].title
-    ):  # the same command would be refused again
+    stopping = (last.stopping if last is not None else None) or ""
+    if stopping.startswith(ERROR_CODES["E221"].title):  # the same command would be refused again
         return f"{why}with another link its run goes on: {program()} join --initial-peers LINK --workdir {workdir}"
     command = read_command(workdir)
     if command.startswith("adloco-peer start ") or leads_to_others(workdir):  # a link that is needed is not kept
