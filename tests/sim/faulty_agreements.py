@@ -10,7 +10,6 @@ from adloco_p2p.core.agreement.consensus import Consensus
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.proposer import Proposer
-from adloco_p2p.core.agreement.recovery import SlotRecords
 from adloco_p2p.core.agreement.slot import Slot
 from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
@@ -23,8 +22,8 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
 class VotesTwiceAfterRestart(Acceptor):
-    def restore(self, records: SlotRecords) -> None:
-        del records
+    def restore(self) -> None:
+        """Forget all."""
 
 
 class CountsMessagesInsteadOfPeers(Learner):

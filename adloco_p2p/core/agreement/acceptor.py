@@ -57,15 +57,15 @@ class Acceptor:
         self._refused: dict[PeerId, Ballot] = {}
         """The last ballot of each proposer whose proposal this peer did not accept, so that it answers each of them once."""
 
-    def restore(self, records: SlotRecords) -> None:
+    def restore(self) -> None:
         """Restore the promise, the acceptance and the vote of this slot: after a restart, or if it is open once more."""
-        promised, accepted = records.promised, records.accepted
+        promised, accepted, voted = self._records.promised, self._records.accepted, self._records.voted
         self.promised = max((record.ballot for record in (promised, accepted) if record is not None), default=None)
         if accepted is not None:
             self.accepted = (accepted.ballot, canonical.digest_once(accepted.value))
             self._values.keep(accepted.value, None)
             self._values.keep_reports(accepted.reports)
-        self.voted = records.voted.value if records.voted is not None else None
+        self.voted = voted.value if voted is not None else None
 
     # --- promises ----------------------------------------------------------------------------------------------------
 

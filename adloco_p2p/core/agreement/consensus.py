@@ -348,6 +348,7 @@ class Consensus:
         self.members.known.learn_electors(slot.electorate)
         self._emergency.open(slot)
         self._compose(slot)
+        self.acceptor.restore()
         self._opened_at = now
         self._promised_before = self.acceptor.promised.attempt if self.acceptor.promised is not None else 0
         self._misleading.clear()
@@ -365,7 +366,6 @@ class Consensus:
         self.learner = Learner(context, slot)
         self.values = Values(context, slot, self._reports, named=self._named)
         self.values.keep_reports(self._own)
-        records = self._records_of(slot)
         self.acceptor = Acceptor(
             context,
             slot,
@@ -373,7 +373,7 @@ class Consensus:
             values=self.values,
             timer=timer,
             dissemination=self._dissemination,
-            records=records,
+            records=self._records_of(slot),
         )
         self.proposer = Proposer(
             context,
@@ -384,7 +384,6 @@ class Consensus:
             timer=timer,
             dissemination=self._dissemination,
         )
-        self.acceptor.restore(records)
 
     def _records_of(self, slot: Slot) -> SlotRecords:
         """Return what this peer wrote down about the slot. A plan that was final here in a history that lost counts as

@@ -9,7 +9,7 @@ from adloco_p2p.core.model.effects import DiscardRound, Effect, FetchState, Send
 from adloco_p2p.core.model.events import FetchFailed, StateFetched
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.plan import RoundPlan
-from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, float_sum
 from adloco_p2p.core.peer.completion import PENDING_SECONDS
 from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
@@ -239,7 +239,7 @@ class Fetching:
     @property
     def _patience_seconds(self) -> float:
         plans = [plan for number, plan in self._book.plans.items() if number >= self._state.opened]
-        return PENDING_SECONDS + PATIENCE_ROUNDS * (sum(plan.expected_seconds for plan in plans) + self._transfer_seconds)
+        return PENDING_SECONDS + PATIENCE_ROUNDS * (float_sum(plan.expected_seconds for plan in plans) + self._transfer_seconds)
 
     def _take_back(self, instance: InstanceId, boundary: int, *, is_agreed: bool) -> list[Effect]:
         """Use the given-up state after all, because it is the one that is wanted: the others had the same one in the winning
