@@ -70,7 +70,9 @@ def test_a_round_is_explained_in_words_and_numbers(whole: Path, capsys: pytest.C
 def test_a_round_that_is_not_there(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "99", "--workdir", str(whole)]) == 2
     assert f"the ledger holds rounds 0 to {ROUNDS}" in capsys.readouterr().err
-    assert main(["explain", "-1", "--workdir", str(whole)]) == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", "-1", "--workdir", str(whole)])
+    assert ended.value.code == 2 and "a whole number from 0 on is accepted" in capsys.readouterr().err
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------
