@@ -111,7 +111,10 @@ def test_a_peer_goes_on_by_the_shortest_command_that_works(
 
 
 def test_the_link_stays_in_the_command_where_the_directory_knows_no_other_peer(tmp_path: Path) -> None:
-    me, other = Identity.load_or_create(tmp_path / "identity.key").peer_id, f"12D3KooW{'1' * 44}"
+    me, other = (
+        Identity.load_or_create(tmp_path / "identity.key").peer_id,
+        "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL",
+    )
     arguments = make_parser().parse_args(["join", "--initial-peers", LONG, "--workdir", str(tmp_path)])
     arguments.command_line = f"adloco-peer join --initial-peers {LONG} --workdir {tmp_path}"
     keep_address(tmp_path, f"adloco://{'a' * 64},/ip4/192.0.2.1/tcp/1/p2p/{me}")
@@ -262,7 +265,7 @@ def test_a_complete_directory_needs_no_address_and_is_not_taken_for_another_run(
         workdir.adopt(RunConfig())
     complete = Namespace(durable=Namespace(is_finished=True))
     monkeypatch.setattr(trained_model, "open_saved", lambda workdir: complete)
-    address = f"/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}"
+    address = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
     own, other = (f"adloco://{run},{address}" for run in (RunConfig().digest, "b" * 64))
     for given in ([], ["--initial-peers", address], ["--initial-peers", own]):
         assert main([verb, "--workdir", str(tmp_path), *given]) == 0

@@ -123,7 +123,7 @@ def test_the_plan_of_a_divided_model_shows_the_memory_of_each_device(
     assert "cannot be divided" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main([*plan, "--shards", "65"])
-    assert "65: a number from 1 to 64 is accepted" in capsys.readouterr().err
+    assert "65: a whole number from 1 to 64 is accepted" in capsys.readouterr().err
     streamed = ["--set", "outer.overlap=streaming", "averaging.fragments=2", "instances.count=1", "batch.statistic=micro_batch"]
     assert main([*plan, "--shards", "2", *streamed]) == 0
     said = capsys.readouterr().out
