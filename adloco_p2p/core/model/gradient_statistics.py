@@ -74,10 +74,8 @@ def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[i
     mean_sqnorm = max(0.0, float_sum(b * ip for b, ip in zip(samples, ips, strict=True)) / total)
     norms = [products[m][m] for m in range(num_groups)]
     # the sum of b_m norm2(g_m - gbar), which is the difference of sums of method section 4.1
-    trace = float_sum(b * (norm - 2 * ip + mean_sqnorm) for b, norm, ip in zip(samples, norms, ips, strict=True)) / (
-        num_groups - 1
-    )
-    trace = max(0.0, trace)
+    spread = float_sum(b * (norm - 2 * ip + mean_sqnorm) for b, norm, ip in zip(samples, norms, ips, strict=True))
+    trace = max(0.0, spread / (num_groups - 1))
     inner_variance = float_sum(b * (ip - mean_sqnorm) ** 2 for b, ip in zip(samples, ips, strict=True)) / (num_groups - 1)
     along = inner_variance / mean_sqnorm if mean_sqnorm > 0 else 0.0
     return HalfBatchStatistics(
