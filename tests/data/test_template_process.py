@@ -42,7 +42,7 @@ MEMORY = "more than 512 MiB of memory"
         pytest.param("{{ [0] * 10 ** 9 }}", MEMORY, id="a long list"),
         pytest.param("{{ 9 ** (9 ** 9) }}", SECONDS, id="one operation without an end"),
         pytest.param("{{ 'x' * 10 ** 6 }}", "1000000 characters, more than 18438", id="a text that fits in memory"),
-        pytest.param("{{ raise_exception('x' * 10 ** 8) }}", f": {'x' * 300}", id="a long error"),
+        pytest.param("{{ raise_exception('x' * 10 ** 7) }}", f": {'x' * 300}", id="a long error"),
         pytest.param(
             "{% for i in range(17) %}{% generation %}x{% endgeneration %}{% endfor %}",
             "17 places marked as generated, more than 8 a message",
@@ -57,7 +57,8 @@ MEMORY = "more than 512 MiB of memory"
 def test_a_template_without_an_end_is_a_named_error(
     bomb: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_process, "FIRST_SECONDS", 1.0)
+    if named == SECONDS:  # the others end by other limits, on a slow machine after more than a second
+        monkeypatch.setattr(template_process, "FIRST_SECONDS", 1.0)
     with pytest.raises(ConfigError, match=r"^data\.messages_column: the model's chat template") as refused:
         ChatTemplate(tokenizer_with(tmp_path, bomb)).encode([("user", "a"), ("assistant", "b")])
     assert named in str(refused.value) and len(str(refused.value)) < 500
@@ -87,7 +88,7 @@ def test_many_marked_answers_are_read_in_time_that_grows_with_their_number(tmp_p
     began = time.process_time()
     example = chat.encode([("user", "a"), ("assistant", "b")] * 5000)
     assert example is not None and example.is_learned.sum() == 5000 * len("b|\n")
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 30
 
 
 def test_what_a_conversation_does_not_use_is_there_for_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
