@@ -8,6 +8,8 @@ A codec encodes every group of `group` values on its own, so encoding parts that
 encoding the vector. Where `needs_feedback`, the loss is large enough to carry the residual to the next round.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -48,8 +50,10 @@ class CastCodec:
         writable = data if not memoryview(data).readonly else bytearray(data)
         return torch.frombuffer(writable, dtype=self._dtype).to(torch.float32)
 
-    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
-        return memoryview(data)[self.num_bytes(first) : self.num_bytes(first + size)]
+    def cuts(self, data: Buffer, size: int, length: int) -> Iterator[Buffer]:
+        view = memoryview(data)
+        for first in range(0, size, length):
+            yield view[self.num_bytes(first) : self.num_bytes(min(first + length, size))]
 
     @property
     def mean_codec(self) -> TensorCodec:
@@ -70,13 +74,14 @@ class _ScaledCodec:
     def num_bytes(self, size: int) -> int:
         return SIZE.size + 4 * num_blocks(size, self.group) + self._packed_bytes(size)
 
-    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
+    def cuts(self, data: Buffer, size: int, length: int) -> Iterator[Buffer]:
         view = memoryview(data)
-        scales = SIZE.size + 4 * (first // self.group)
-        whole = claimed_size(data, self.name, self.num_bytes)
-        values = SIZE.size + 4 * num_blocks(whole, self.group) + first * self._bits // 8
-        cut_scales = view[scales : scales + 4 * num_blocks(size, self.group)]
-        return b"".join((SIZE.pack(size), cut_scales, view[values : values + self._packed_bytes(size)]))
+        begin_values = SIZE.size + 4 * num_blocks(claimed_size(data, self.name, self.num_bytes), self.group)
+        for first in range(0, size, length):
+            num_values = min(length, size - first)
+            scales, values = SIZE.size + 4 * (first // self.group), begin_values + first * self._bits // 8
+            cut_scales = view[scales : scales + 4 * num_blocks(num_values, self.group)]
+            yield b"".join((SIZE.pack(num_values), cut_scales, view[values : values + self._packed_bytes(num_values)]))
 
     def _packed_bytes(self, size: int) -> int:
         return (size * self._bits + 7) // 8

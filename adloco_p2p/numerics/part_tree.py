@@ -7,13 +7,12 @@ from adloco_p2p.numerics.tensor_codec import Buffer, TensorCodec
 
 
 def slices(codec: TensorCodec, data: Buffer, *, first: int, size: int, length: int) -> Iterator[tuple[int, Buffer]]:
-    """Yield the slices of an encoded part, each as the index of its first value in the vector and its encoding.
+    """Return the slices of an encoded part, each as the index of its first value in the vector and its encoding.
 
     The part has the values `first` to `first + size` of the vector. `length` is a multiple of the codec's group; the last slice
     may be shorter.
     """
-    for begin in range(0, size, length):
-        yield first + begin, codec.cut(data, begin, min(length, size - begin))
+    return zip(range(first, first + size, length), codec.cuts(data, size, length), strict=True)
 
 
 def part_leaves(codec: TensorCodec, data: Buffer, *, first: int, size: int, length: int) -> list[bytes]:

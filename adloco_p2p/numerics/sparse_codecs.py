@@ -4,6 +4,8 @@ Places are Rice-coded (`rice.py`). A chunk of a contribution always takes 84 byt
 codec of its own (`sparse_mean.py`).
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -64,9 +66,11 @@ class TopKCodec:
         np.put_along_axis(chunks, places, np.where(two_bits & 1, -values, values), axis=1)
         return torch.from_numpy(chunks.reshape(-1)[:size])
 
-    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
-        begin = self.num_bytes(first)
-        return SIZE.pack(size) + memoryview(data)[begin : begin + num_blocks(size, GROUP) * self._chunk_bytes]
+    def cuts(self, data: Buffer, size: int, length: int) -> Iterator[Buffer]:
+        view = memoryview(data)
+        for first in range(0, size, length):
+            end = min(first + length, size)
+            yield SIZE.pack(end - first) + view[self.num_bytes(first) : self.num_bytes(end)]
 
     @property
     def mean_codec(self) -> TensorCodec:

@@ -6,6 +6,7 @@ time, as one list of values and the chunk of each.
 """
 
 import struct
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -75,11 +76,14 @@ class SparseMeanCodec:
             values[some.start * GROUP + places] = decoded
         return torch.from_numpy(values[:size])
 
-    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
+    def cuts(self, data: Buffer, size: int, length: int) -> Iterator[Buffer]:
         _checked_size(data)
-        ends = _chunk_ends(memoryview(data), num_blocks(first + size, GROUP))
-        begin, end = ends[first // GROUP], ends[-1]
-        return VARIABLE_HEAD.pack(size, VARIABLE_HEAD.size + end - begin) + memoryview(data)[begin:end]
+        view = memoryview(data)
+        ends = _chunk_ends(view, num_blocks(size, GROUP))
+        for first in range(0, size, length):
+            num_values = min(length, size - first)
+            begin, end = ends[first // GROUP], ends[num_blocks(first + num_values, GROUP)]
+            yield VARIABLE_HEAD.pack(num_values, VARIABLE_HEAD.size + end - begin) + view[begin:end]
 
     @property
     def mean_codec(self) -> TensorCodec:

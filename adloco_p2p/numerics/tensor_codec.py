@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -63,9 +63,9 @@ class TensorCodec(Protocol):
         """Decode bytes to a float32 tensor [n]. May share the memory of `data`. Raises RemoteProtocolError."""
         ...
 
-    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
-        """Return the encoding of values `first` to `first + size`, cut from that of a longer vector. `first` is a multiple of
-        `group`, and so is `size`, unless the cut reaches the end."""
+    def cuts(self, data: Buffer, size: int, length: int) -> Iterator[Buffer]:
+        """Yield the encodings of `length` values each, the last perhaps of fewer, cut from that of `size` values. `length` is a
+        multiple of `group`. Raises RemoteProtocolError where the length of the bytes is not that of the values claimed."""
         ...
 
     @property

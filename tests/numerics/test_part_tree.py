@@ -44,11 +44,12 @@ def test_plain_arithmetic_gives_what_reducers_return(codec: TensorCodec, scale: 
     sent = [codec.encode(values(seed, codec, scale=scale)) for seed in range(3)]
     result = mean.encode(combination(codec, list(enumerate(sent)), coefficients, SIZE))
     whole = mean.decode(result).tolist()
-    for begin in range(0, SIZE, length):
+    of_sent, of_result = zip(*(codec.cuts(data, SIZE, length) for data in sent), strict=True), mean.cuts(result, SIZE, length)
+    for begin, cuts, returned in zip(range(0, SIZE, length), of_sent, of_result, strict=True):
         size = min(length, SIZE - begin)
-        inputs = [slice_sums.decoded(codec.code, bytes(codec.cut(data, begin, size))) for data in sent]
+        inputs = [slice_sums.decoded(codec.code, bytes(cut)) for cut in cuts]
         assert inputs == [codec.decode(data).tolist()[begin : begin + size] for data in sent]
-        have = slice_sums.decoded(mean.code, bytes(mean.cut(result, begin, size)))
+        have = slice_sums.decoded(mean.code, bytes(returned))
         assert have == whole[begin : begin + size]
         wanted = slice_sums.returned(mean.code, slice_sums.combined(inputs, coefficients))
         assert slice_sums.are_equal(mean.code, wanted, have)
