@@ -223,10 +223,13 @@ def _decoded(piece: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> tuple[
     at, lists, widths = _starts(counts, unary_bytes), _Lists(counts), _rest_bits()[counts]
     edges = np.stack([at.heads, at.unary, at.rests], axis=1).reshape(-1)
     is_unary = np.repeat(np.arange(len(edges)) % 3 == 1, np.diff(edges, append=at.end))
-    ones = np.flatnonzero(np.unpackbits(piece * is_unary, bitorder="little").view(bool))
-    rows, widths = lists.of, widths[lists.of]
-    if not np.array_equal(np.searchsorted(8 * at.rests, ones, side="right"), rows) or unary_bytes[counts == 0].any():
-        raise RemoteProtocolError("places that are not as many as the chunk states")
+    bits, rows, widths = np.unpackbits(piece * is_unary, bitorder="little").view(bool), lists.of, widths[lists.of]
+    wrong = RemoteProtocolError("places that are not as many as the chunk states")
+    if np.count_nonzero(bits) != len(rows) or unary_bytes[counts == 0].any():  # the places of far more would fill the memory
+        raise wrong
+    ones = np.flatnonzero(bits)
+    if not np.array_equal(np.searchsorted(8 * at.rests, ones, side="right"), rows):
+        raise wrong
     quotients = lists.gaps(ones - 8 * at.unary[rows])
     rests = _read(piece, 8 * at.rests[rows] + widths * lists.within, widths)
     places = lists.places((quotients << widths) + rests)

@@ -2,6 +2,7 @@
 
 import math
 import struct
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
@@ -179,6 +180,19 @@ def test_changed_bytes_give_values_or_the_right_error(at: int, to: int, length: 
         assert values.isfinite().all() and len(attempt) <= codec.num_bytes(values.numel())
         (whole,) = codec.cuts(bytes(attempt), values.numel(), values.numel())
         assert len(bytes(whole)) == len(attempt)
+
+
+def test_places_beyond_the_stated_number_take_no_memory() -> None:
+    """One bit could become many bytes: a part of some MB whose unary codes are all ones took hundreds of MB."""
+    chunks = [struct.pack("<fHH", 1.0, 1, 40_000) + b"\xff" * 40_000 + bytes(3)] * 64
+    body = b"".join(chunks) + struct.pack("<fHH", 0.0, 0, 0) * 1000
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError, match="not as many"):
+            SPARSE_MEAN.decode(struct.pack("<II", 1064 * 4096, 8 + len(body)) + body)
+        assert tracemalloc.get_traced_memory()[1] < 1064 * 4096 * 4 + 12 * len(body)
+    finally:
+        tracemalloc.stop()
 
 
 def test_values_behind_the_end_are_refused() -> None:

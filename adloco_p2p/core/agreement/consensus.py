@@ -148,7 +148,7 @@ class Consensus:
         self._misleading: set[PeerId] = set()
         """Members that relayed a false proof of work in this slot."""
         self._unwritten: dict[Digest, LedgerEntry] = {}
-        """The entries of this call by their plans: the journal may not have them yet."""
+        """The entries of this event by their plans: the journal may not have them yet."""
         self._settled: LedgerEntry | None = None
         """The last entry of the ledger, if it was appended since the start of the process and the last reorg."""
         self._served: dict[PeerId, None] = {}
@@ -183,8 +183,7 @@ class Consensus:
         return self._flush(now)
 
     def receive(self, sender: PeerId, message: SlotMessage | PullEntries | Entries | Heartbeat, now: float) -> list[Outcome]:
-        self.ledger.forget_old()  # the entries that earlier calls appended are persisted by now
-        self._unwritten.clear()
+        self._note_written()
         match message:
             case PullEntries():
                 if not self._send_settled(sender, message.locator[:1]):
@@ -203,7 +202,14 @@ class Consensus:
                 self._on_ballot_message(sender, message, now)
         return self._flush(now)
 
+    def _note_written(self) -> None:
+        """Forget what is kept until it is persisted: the entries that the calls of earlier events appended. Messages and ticks
+        come first in their events, reports do not."""
+        self.ledger.forget_old()
+        self._unwritten.clear()
+
     def tick(self, now: float) -> list[Outcome]:
+        self._note_written()
         if not self._is_outgrown:
             self._context.emit(*self._exchange.pull_next(self.ledger, now=now))
         return self._flush(now)
@@ -387,11 +393,12 @@ class Consensus:
 
     def _records_of(self, slot: Slot) -> SlotRecords:
         """Return what this peer wrote down about the slot. A plan that was final here in a history that lost counts as
-        accepted, because others may still hold it."""
+        accepted, because others may still hold it, unless a higher ballot was accepted since."""
         records = self._slots.setdefault(slot.digest, SlotRecords())
         if records.lost is not None:
             entry = self._unwritten.get(records.lost) or self.ledger.recalled(records.lost)
-            records.accepted = Accepted(ballot=entry.certificate.ballot, value=entry.value, reports=entry.reports)
+            if records.accepted is None or records.accepted.ballot < entry.certificate.ballot:
+                records.accepted = Accepted(ballot=entry.certificate.ballot, value=entry.value, reports=entry.reports)
         return records
 
     def _settle(self, entries: Sequence[LedgerEntry]) -> None:

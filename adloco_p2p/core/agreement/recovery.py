@@ -45,11 +45,6 @@ class RecoveredState:
     commit_votes: dict[tuple[Digest, InstanceId], AverageDigest]
     """This peer's own commit votes of the newest rounds, by plan and instance."""
 
-    @property
-    def open_slot(self) -> SlotRecords:
-        """The last promise, acceptance and vote about the successor of the ledger's last plan."""
-        return self.slots.get(self.ledger.digests[-1]) or SlotRecords()
-
 
 def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) -> RecoveredState:
     """Rebuild the state from the records. `recall` must return each ledger entry as soon as it was read from `records`."""

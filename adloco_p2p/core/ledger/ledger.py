@@ -33,20 +33,18 @@ def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
 
 def unconnected(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
     """Return the entries of a journal that follow no plan of it: `chain` leaves them out, an honest peer has none. If a history
-    came back after another one had won, a rewritten journal has its first entries at their last place only, behind those that
-    followed them in between."""
-    known, loose, rewritten = {canonical.digest_once(genesis): None}, dict[Digest, LedgerEntry](), dict[Digest, None]()
-    end, is_cut = canonical.digest_once(genesis), False
+    came back after another one had won, a rewritten journal has each entry at its last place only, perhaps behind those that
+    followed it before."""
+    end, has_reorg = canonical.digest_once(genesis), False
+    known, loose = {end: None}, dict[Digest, LedgerEntry]()
     for entry in (record for record in records if isinstance(record, LedgerEntry)):
         parent, plan = entry.value.parent, entry.value.plan
-        if parent not in known:
+        if parent in known:
+            has_reorg = has_reorg or parent != end
+            known[plan], end = None, plan
+        else:
             loose[plan] = entry
-            continue
-        is_cut = is_cut or parent != end
-        known[plan], end = None, plan
-        if is_cut:
-            rewritten[plan] = None
-    return [entry for entry in loose.values() if _first_parent(entry, loose) not in rewritten]
+    return [entry for entry in loose.values() if not has_reorg or _first_parent(entry, loose) not in known]
 
 
 def _first_parent(entry: LedgerEntry, loose: Mapping[Digest, LedgerEntry]) -> Digest:

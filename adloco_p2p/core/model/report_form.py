@@ -5,9 +5,8 @@ its digest gives the bits their meaning: bit 0 is the first host of the instance
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.assessments import Assessment, ContributionAssessed
@@ -103,17 +102,17 @@ def fitted(report: Report, *, num_members: int) -> Report:
         report = replace(report, tasks=None)
     while report.branches and canonical.size(report) > limit:
         report = replace(report, branches=report.branches[:-1])
-    report = _without(report, limit, pseudo_gradient=None, half_batch=None)
-    return _without(report, limit, heldout_losses=())
+    report = _cut(report, limit, lambda item: replace(item, pseudo_gradient=None, half_batch=None))
+    return _cut(report, limit, lambda item: replace(item, heldout_losses=()))
 
 
-def _without(report: Report, limit: int, **empty: Any) -> Report:
-    """Empty these fields of the instances, from the last one on, as far as the limit of bytes demands it."""
+def _cut(report: Report, limit: int, shorter: Callable[[InstanceReport], InstanceReport]) -> Report:
+    """Make the entries of the instances shorter, from the last one on, as far as the limit of bytes demands it."""
     for place in reversed(range(len(report.instances))):
         if canonical.size(report) <= limit:
             break
-        bare = replace(report.instances[place], **empty)
-        report = replace(report, instances=(*report.instances[:place], bare, *report.instances[place + 1 :]))
+        item = shorter(report.instances[place])
+        report = replace(report, instances=(*report.instances[:place], item, *report.instances[place + 1 :]))
     return report
 
 

@@ -195,6 +195,7 @@ class _Room:
         with self._path.open("r+b" if held else "w+b") as file:
             file.truncate(index.num_bytes)
             if not _reserved(file.fileno(), index.num_bytes):
+                file.truncate(held)  # or what was reserved so far would keep the disk full
                 self.too_large = f"{index.num_bytes:,} bytes, for which the disk has no room"
                 raise RemoteProtocolError(self.too_large)
             whole, start = memoryview(mmap.mmap(file.fileno(), index.num_bytes)), 0

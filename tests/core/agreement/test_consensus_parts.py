@@ -503,6 +503,50 @@ def test_a_slot_is_open_again_before_the_plan_that_was_lost_in_it_is_on_the_disk
     assert each.consensus.acceptor.accepted[1] == canonical.digest(final.value)
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_was_accepted_since_a_slot_is_open_again_is_kept(*, is_restarted: bool) -> None:
+    """It is a later ballot than that of the plan that was lost in the slot, which also counts as accepted."""
+    swarm = Swarm(3)
+    swarm.deliver()
+    late, other, third = swarm.order
+    each = swarm.peers[late]
+    back, won = (each.ledger.truncated(digest) for digest in reversed(each.ledger.digests))
+    final, by = entry_of(other, back, absent=(third,), departed=(third,)), Ballot(attempt=5, peer=third)
+    value = entry_of(third, back, absent=(), departed=()).value
+    won.append(entry_of(other, won, absent=(third,), departed=(third,)))
+    swarm.mail.clear()
+    swarm.now += 60.0
+    assert each.consensus.follow_entry(final, swarm.now)
+    for ledger in (won, back):
+        each.consensus.follow_reorg(ledger, swarm.now)
+    assert each.consensus.acceptor.accepted == (final.certificate.ballot, canonical.digest(final.value))
+    each.consensus.values.keep(value, None)
+    each.consensus.acceptor.accept_own(Proposal(ballot=by, absent=(), value=value, signature=""), canonical.digest(value))
+    swarm.take(late, each.tick(swarm.now))
+    if is_restarted:
+        each = agreement(late, swarm.genesis, journal=swarm.journals[late])
+        each.start((), (), swarm.now)
+    else:
+        for ledger in (won, back):
+            each.consensus.follow_reorg(ledger, swarm.now)
+    assert each.ledger.digests == back.digests
+    assert each.consensus.acceptor.accepted == (by, canonical.digest(value)) and each.consensus.acceptor.promised == by
+
+
+def test_a_peer_that_hears_nobody_forgets_the_entries_that_are_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adloco_p2p.core.ledger.ledger.ENTRIES_KEPT", 4)
+    swarm = Swarm(1)
+    (each,) = swarm.peers.values()
+    for _ in range(18):
+        plan = each.ledger.reported
+        assert plan is not None
+        report = Report(peer=each.me, round=plan.round, plan=canonical.digest(plan), capacity=capacity())
+        swarm.take(each.me, each.submit(report, swarm.now))
+        swarm.pass_time(1, among=[each.me])
+    assert each.ledger.head.round == 19
+    assert len(each.ledger.entries) < 8 and not each.consensus._unwritten
+
+
 @pytest.mark.parametrize("has_left", [False, True])
 def test_a_former_member_that_a_plan_seats_again_counts_for_all_at_once(*, has_left: bool) -> None:
     """Only the proposer had its request. For the others its old lease had run out, or its leave counted, so the next plan took

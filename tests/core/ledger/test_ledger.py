@@ -64,6 +64,11 @@ def test_a_rewritten_journal_in_which_a_history_came_back_is_sound() -> None:
     assert chain(rewritten, FIRST) == chain(whole, FIRST) == [first, second, on]
     assert unconnected(rewritten, FIRST) == unconnected(whole, FIRST) == []
     assert unconnected([lost, also_lost, other, first, on], FIRST) == [lost, also_lost, on], "the second is missing"
+    again = following(first.plan, reason="once more")
+    left = [first, second, lost, other, first, again, other]
+    rewritten = [record for place, record in enumerate(left) if record not in left[place + 1 :]]
+    assert rewritten == [second, lost, first, again, other], "the first history was left once more"
+    assert unconnected(rewritten, FIRST) == unconnected(left, FIRST) == []
 
 
 def test_old_entries_are_recalled_and_forgotten_together() -> None:

@@ -150,10 +150,12 @@ def test_the_space_of_a_download_is_taken_at_its_beginning(tmp_path: Path, monke
     monkeypatch.setattr(os, "posix_fallocate", partial(fail, errno.EOPNOTSUPP))
     _Room(MODEL, part, said.append).make(index)
     monkeypatch.setattr(os, "posix_fallocate", partial(fail, errno.ENOSPC))
-    room = _Room(MODEL, part, said.append)
-    with pytest.raises(RemoteProtocolError, match="the disk has no room"):
-        room.make(index)
-    assert "no room" in room.too_large and len(said) == 2
+    for place, held in ((part, index.num_bytes), (tmp_path / "other.part", 0)):
+        room = _Room(MODEL, place, said.append)
+        with pytest.raises(RemoteProtocolError, match="the disk has no room"):
+            room.make(index)
+        assert "no room" in room.too_large and len(said) == 2
+        assert place.stat().st_size == held, "an attempt that failed keeps no more of the disk than before"
 
 
 def test_the_files_are_read_once_however_many_ask_for_them_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
