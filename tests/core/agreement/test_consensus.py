@@ -377,6 +377,35 @@ def test_two_histories_become_one_by_samples_then_rounds_then_digest() -> None:
     assert [entry.plan.round for entry in swarm.switched[0].lost] == [2]
 
 
+def test_a_restart_before_the_next_checkpoint_goes_over_to_the_winning_history_again() -> None:
+    swarm = Swarm(4)
+    swarm.deliver()
+    left, right = sorted(swarm.order[:2]), sorted(swarm.order[2:])
+    for side in (left, right):
+        for name in side:
+            swarm.report(name, 0)
+        swarm.mail.clear()
+        swarm.pass_time(20, among=side)
+    lost = tuple(swarm.peers[left[0]].ledger.plans)
+    for name in right:
+        swarm.report(name, 1)
+    swarm.mail.clear()
+    swarm.pass_time(4, among=right)
+    swarm.pass_time(4, among=sorted(swarm.peers))
+    live, journal, won = swarm.switched[0], swarm.journals[left[0]], tuple(swarm.peers[left[0]].ledger.plans)
+
+    again = agreement(left[0], swarm.genesis, journal=journal).start(lost[-2:], (), swarm.now)
+    (reorg,) = [outcome for outcome in again if isinstance(outcome, Reorg | Decided)]
+    assert isinstance(reorg, Reorg) and (reorg.fork, reorg.lost) == (live.fork, live.lost)
+    assert [entry.plan for entry in reorg.won] == [*won[2:]]
+    again = agreement(left[0], swarm.genesis, journal=journal).start(won[-2:], (), swarm.now)
+    assert not [outcome for outcome in again if isinstance(outcome, Reorg | Decided)]
+    is_torn = [isinstance(record, LedgerEntry) and record.value.plan == canonical.digest(won[2]) for record in journal]
+    torn = journal[: is_torn.index(True)]
+    again = agreement(left[0], swarm.genesis, journal=torn).start(lost[-2:], (), swarm.now)
+    assert not [outcome for outcome in again if isinstance(outcome, Reorg | Decided)], "nothing of the other history is here"
+
+
 def ledger_of_two() -> tuple[RoundPlan, list[LedgerEntry]]:
     swarm = Swarm(3)
     swarm.deliver()
