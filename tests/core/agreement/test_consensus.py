@@ -21,6 +21,7 @@ from adloco_p2p.core.model.messages import (
     Chosen,
     Entries,
     Final,
+    Heartbeat,
     Incarnation,
     Prepare,
     Promise,
@@ -479,6 +480,38 @@ def test_when_the_roster_died_a_former_member_goes_on_and_a_mere_newcomer_does_n
     last = swarm.peers[former].ledger.plans[-1]
     assert last.round >= 3 and [roster_entry.peer for roster_entry in last.roster] == [former]
     assert verify_ledger(swarm.genesis, swarm.peers[former].ledger.entries, decide, verify) == []
+
+
+def test_a_former_member_that_went_on_alone_votes_for_no_other_value_where_that_slot_is_open_again() -> None:
+    swarm = Swarm(3)
+    former = swarm.order[2]
+    others = [name for name in swarm.peers if name != former]
+    swarm.deliver(to=others)
+    swarm.pass_time(15, among=others)
+    for name in others:
+        swarm.report(name, 0)
+    swarm.pass_time(3, among=others)
+    majority = tuple(swarm.peers[others[0]].ledger.entries)
+    swarm.take(former, swarm.peers[former].receive(others[0], Entries(entries=majority), NOW))
+    swarm.mail.clear()
+    swarm.pass_time(30, among=[former])
+    alone = swarm.peers[former].ledger.entries[len(majority)]
+    assert [cast.peer for cast in alone.certificate.votes] == [former]
+
+    # another history wins, and later the one of the majority again, which ends before the entry of this peer
+    sibling = replace(majority[0], value=replace(majority[0].value, plan=Digest("f" * 64)))
+    journal = [*swarm.journals[former], sibling, *majority]
+    again = agreement(former, swarm.genesis, journal=journal)
+    again.start((swarm.genesis,), (), swarm.now)
+    assert again.ledger.head.round == majority[-1].plan.round
+    asking = agreement(peer(8), swarm.genesis)  # a request that was not there the first time
+    asking.start((swarm.genesis,), (), swarm.now)
+    request = [o.message for o in asking.tick(swarm.now + 1.0) if isinstance(o, Send) and isinstance(o.message, Heartbeat)]
+    swarm.peers, swarm.journals[former] = {former: again}, journal
+    for _ in range(30):
+        swarm.now += 1.0
+        swarm.take(former, [*again.tick(swarm.now), *(o for m in request[:1] for o in again.receive(peer(8), m, swarm.now))])
+    assert again.ledger.entries[len(majority)].value == alone.value
 
 
 def test_nobody_votes_for_a_choice_that_leaves_out_whom_it_hears() -> None:
