@@ -29,8 +29,9 @@ class Disk:
     def is_complete(self) -> bool:
         """Whether the checkpoint is that of the run's end, in the history with which the ledger ends."""
         newest = next((record for record in reversed(self.journal) if isinstance(record, LedgerEntry)), None)
-        is_finished = self.durable is not None and self.durable.is_finished
-        return is_finished and (newest is None or newest.plan == self.durable.plans[-1])
+        if self.durable is None or not self.durable.is_finished:
+            return False
+        return newest is None or newest.plan == self.durable.plans[-1]
 
     def complete(self, durable: Durable) -> None:
         """Complete a checkpoint, which replaces the one before."""

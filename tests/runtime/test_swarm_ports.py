@@ -41,7 +41,7 @@ def test_a_fetch_that_is_cancelled_after_its_last_chunk_keeps_the_state_until_th
 
         async def broken_off() -> None:
             fetcher.is_filled.clear()
-            task = asyncio.create_task(states.fetch(asked))  # type: ignore[arg-type]
+            task = asyncio.create_task(states.fetch(asked))
             await fetcher.is_filled.wait()
             task.cancel()
             await asyncio.wait([task])
