@@ -255,8 +255,21 @@ def _say_complete(workdir: Path, work: str = "") -> int:
 
 
 def is_complete(workdir: Path) -> bool:
+    """Return whether the directory has the model of its run: that of the history with which its ledger ends, if it has one."""
     saved = _saved(workdir)
-    return saved is not None and saved.durable.is_finished
+    if saved is None or not saved.durable.is_finished:
+        return False
+    from adloco_p2p.core.model import canonical
+    from adloco_p2p.errors import StorageError
+    from adloco_p2p.runtime.adapters.network_journal import newest_plan
+    from adloco_p2p.storage.workdir import JOURNAL
+
+    journal, last = workdir / JOURNAL, saved.durable.plans[-1]
+    try:
+        newest = newest_plan(journal) if journal.exists() else None
+    except StorageError:
+        return True  # the model does not depend on the journal
+    return newest in (None, canonical.digest(last), last.parent)  # a damaged last entry is cut off
 
 
 def _saved(workdir: Path) -> "Saved | None":

@@ -23,7 +23,10 @@ def round_into_(target: torch.Tensor, values: torch.Tensor, *, seed: int, first:
     """
     assert target.dtype == torch.bfloat16 and values.dtype == torch.float32 and target.shape == values.shape
     assert first % _WORD == 0, first
-    bits = values.numpy().view(np.uint32) + _noise(len(values), seed=seed, first=first)
+    noise, is_nan = _noise(len(values), seed=seed, first=first), np.isnan(values.numpy())
+    if is_nan.any():
+        noise[is_nan] = 0  # a carry out of a NaN whose bits are all set would make it zero
+    bits = values.numpy().view(np.uint32) + noise
     target.view(torch.int16).copy_(torch.from_numpy((bits >> np.uint32(16)).astype(np.uint16).view(np.int16)))
 
 

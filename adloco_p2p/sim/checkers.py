@@ -349,7 +349,8 @@ class Checkers:
         before = self._rank(self._heads[peer]) if not switched.lost else self._rank(_end(switched.lost))
         after = self._rank(_end(switched.won))
         preferred = self._preferred(switched)
-        if preferred < 0 or (preferred == 0 and after <= before):
+        is_on_disk = self._heads[peer] == _end(switched.won)  # a restart before the next checkpoint
+        if not is_on_disk and (preferred < 0 or (preferred == 0 and after <= before)):
             raise Violation(f"{peer} changes to a history of lower rank: {after} after {before}")
         self._heads[peer] = _end(switched.won)
         self.healing.switched(peer, switched)

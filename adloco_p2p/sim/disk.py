@@ -25,6 +25,14 @@ class Disk:
     def recall(self, plan: Digest) -> LedgerEntry:
         return self.entries[plan]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the checkpoint is that of the run's end, in the history with which the ledger ends."""
+        newest = next((record for record in reversed(self.journal) if isinstance(record, LedgerEntry)), None)
+        if self.durable is None or not self.durable.is_finished:
+            return False
+        return newest is None or newest.plan == self.durable.plans[-1]
+
     def complete(self, durable: Durable) -> None:
         """Complete a checkpoint, which replaces the one before."""
         self.durable = durable

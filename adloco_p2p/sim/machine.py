@@ -135,7 +135,7 @@ class Machine:
 
     def boot(self) -> None:
         """Start a process from the disk. As in production, none starts on the directory of a finished run."""
-        self.is_gone |= self.disk.durable is not None and self.disk.durable.is_finished
+        self.is_gone |= self.disk.is_complete
         if self.is_gone or (self.process is not None and self.process.is_alive):
             return
         around, me = self.around, self.peer

@@ -35,6 +35,13 @@ def test_what_bfloat16_holds_stays() -> None:
         assert torch.equal(rounded(values.float(), seed=seed), values)
 
 
+def test_a_value_that_is_no_number_stays_none_whatever_its_bits() -> None:
+    """The noise would carry out of a NaN whose bits are all set: it would be zero, and divergence would not be seen."""
+    bits = torch.tensor([0x7FFFFFFF, -1, 0x7FC00000, -0x400000] * 8, dtype=torch.int32)
+    for seed in range(5):
+        assert rounded(bits.view(torch.float32), seed=seed).isnan().all()
+
+
 def test_pieces_come_out_as_the_whole_does_and_seeds_differ() -> None:
     values = torch.linspace(-3, 3, 4099)
     whole = rounded(values, seed=5)

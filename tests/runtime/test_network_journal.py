@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from adloco_p2p.commands.train import is_complete
 from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import ENTRIES_KEPT, Ledger, chain
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
+from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Value, Vote
 from adloco_p2p.core.model.messages import (
     MAX_MESSAGE_BYTES,
@@ -27,11 +30,11 @@ from adloco_p2p.core.model.messages import (
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import Rules, WorkRules
-from adloco_p2p.core.model.scalars import InstanceId
+from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.decode import decode as decode_bytes
 from adloco_p2p.runtime.adapters import network_journal as journal_room
-from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records
+from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records, newest_plan
 from adloco_p2p.sim.identities import sign, verify
 from adloco_p2p.storage.journal import Journal
 from tests.core.core_values import RUN, capacity, peer
@@ -96,6 +99,29 @@ def meaning(path: Path) -> tuple[Any, ...]:
         found.slots,
         found.commit_votes,
     )
+
+
+def test_a_finished_directory_whose_ledger_went_over_to_another_history_is_not_complete(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Journal.open(path)
+    journal = NetworkJournal(opened)
+    first, second, last = write(journal, rounds=3)
+    sibling = replace(second, value=replace(second.value, plan=Digest("f" * 64)))
+    saved = SimpleNamespace(durable=Durable(round=3, plans=(second.plan, last.plan), held=(), is_finished=True))
+    monkeypatch.setattr("adloco_p2p.commands.train._saved", lambda _: saved)
+    assert newest_plan(path) == last.value.plan and is_complete(path.parent)
+    journal.append(sibling)
+    assert newest_plan(path) == sibling.value.plan and not is_complete(path.parent)
+    opened.close()
+
+    path.unlink()
+    assert is_complete(path.parent), "an offline run has no journal"
+    opened = Journal.open(path)
+    for entry in (first, second):  # the last one was damaged, and cut off
+        NetworkJournal(opened).append(entry)
+    assert is_complete(path.parent)
+    opened.close()
 
 
 def test_dropping_void_records_changes_nothing_that_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -51,6 +53,19 @@ def test_every_boundary_is_saved_though_one_instance_is_ahead_of_the_other() -> 
     assert sorted(peer.events.rounds()) == [(number, instance) for number in range(6) for instance in range(2)]
     completed = [name for name in peer.calls.names if name.startswith("complete")]
     assert completed[:6] == [f"complete {boundary} 0 1" for boundary in range(1, 7)]
+
+
+def test_a_stop_whose_work_does_not_end_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user would take the last boundary for saved."""
+    peer = FakePeer(rules(rounds=1))
+    monkeypatch.setattr(peer.node._worker, "stop", partial(_never_in_time, peer.node._worker.stop))
+    with pytest.raises(StorageError, match="the last whole checkpoint stands") as raised:
+        run(peer)
+    assert raised.value.code == "E401"
+
+
+def _never_in_time(stop: Callable[..., bool], *, timeout_seconds: float) -> bool:
+    return stop(timeout_seconds=timeout_seconds) and False
 
 
 def test_a_failure_of_the_device_ends_the_node_with_it() -> None:

@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
+from adloco_p2p.core.model.effects import Effect
+from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.planning import branch_merge
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.machine import Machine
+from adloco_p2p.sim.process import Process
+from adloco_p2p.sim.watched_agreement import Agreed
 from adloco_p2p.sim.world import World
 
 
@@ -68,6 +74,47 @@ def test_without_liars_and_crashes_all_of_it_is_merged() -> None:
     world.run()
     assert num_merged(world) > 0
     assert not [reason for reason in reasons(world) if "dropped" in reason]
+
+
+def struck_after_switches(seed: int, *, rounds: int) -> tuple[World, list[tuple[PeerId, str]]]:
+    """A world in which every machine dies when it has gone over to another history, before its next checkpoint. Return it with
+    what the machines then did by plans that their ledgers do not have."""
+    random = Random(f"struck {seed}")
+    faults = Faults(partition_at=random.uniform(2.0, 12.0), partition_seconds=random.uniform(10.0, 30.0), faults_end_at=50.0)
+    world, struck = World(seed, peers=random.randint(3, 6), rounds=rounds, faults=faults), dict[PeerId, None]()
+    by_lost_plans: list[tuple[PeerId, str]] = []
+
+    def watch(machine: Machine) -> None:
+        perform = machine._perform
+
+        def performing(effect: Effect, process: Process) -> None:
+            digests = process.peer._book.digests.values()
+            if any(digest not in process.agreement.ledger.position for digest in digests):
+                by_lost_plans.append((machine.peer, type(effect).__name__))
+            if isinstance(effect, Agreed) and isinstance(effect.outcome, Reorg) and machine.peer not in struck:
+                struck[machine.peer] = None
+                machine.around.queue.after(0.2, machine.crash, "after the switch")
+            perform(effect, process)
+
+        machine._perform = performing  # type: ignore[method-assign]
+
+    for machine in world.machines.values():
+        watch(machine)
+    world.run()
+    assert struck
+    return world, by_lost_plans
+
+
+def test_a_peer_that_dies_after_a_switch_trains_nothing_by_the_plans_that_lost() -> None:
+    """Without the reorg at its start it did so for some ten seconds, with the state of the history that lost."""
+    _, by_lost_plans = struck_after_switches(0, rounds=18)
+    assert by_lost_plans == []
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(1, 40))
+def test_peers_that_die_after_a_switch_train_nothing_by_the_plans_that_lost(seed: int) -> None:
+    assert struck_after_switches(seed, rounds=24)[1] == []
 
 
 # --- planted bugs ----------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ from adloco_p2p.core.model.messages import (
     Refusal,
     SlotMessage,
     Supply,
+    Voted,
 )
 from adloco_p2p.core.model.outcomes import Decided, Outcome
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
@@ -393,12 +394,15 @@ class Consensus:
 
     def _records_of(self, slot: Slot) -> SlotRecords:
         """Return what this peer wrote down about the slot. A plan that was final here in a history that lost counts as
-        accepted, because others may still hold it, unless a higher ballot was accepted since."""
+        accepted, because others may still hold it, unless a higher ballot was accepted since. If this peer made it final alone,
+        for an empty roster, the only record of its vote is the certificate."""
         records = self._slots.setdefault(slot.digest, SlotRecords())
         if records.lost is not None:
             entry = self._unwritten.get(records.lost) or self.ledger.recalled(records.lost)
             if records.accepted is None or records.accepted.ballot < entry.certificate.ballot:
                 records.accepted = Accepted(ballot=entry.certificate.ballot, value=entry.value, reports=entry.reports)
+            if records.voted is None and any(cast.peer == self.me and not cast.abstains for cast in entry.certificate.votes):
+                records.voted = Voted(parent=slot.digest, value=canonical.digest_once(entry.value))
         return records
 
     def _settle(self, entries: Sequence[LedgerEntry]) -> None:

@@ -102,7 +102,8 @@ class GossipAgreement:
 
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         """Restore the state from the journal. Plans of the ledger that are not among `plans` and are newer are handed out
-        again, and this peer's own `reports` are sent again."""
+        again, and this peer's own `reports` are sent again. If the ledger has gone over to another history than that of
+        `plans`, the reorg is handed out again."""
         recovered = recover(self._records, self._genesis, recall=self._recall)
         self._records = ()
         self._commit_votes = dict(recovered.commit_votes)
@@ -111,7 +112,11 @@ class GossipAgreement:
         outcomes: list[Outcome] = [Persist(record=incarnation)]
         known = {canonical.digest_once(plan) for plan in plans}
         newest = max((plan.round for plan in plans), default=-1)
-        outcomes += [decided_by(entry) for entry in recovered.ledger.since(newest + 1) if entry.value.plan not in known]
+        reorg = recovered.switch_from(canonical.digest_once(plans[-1])) if plans else None
+        if reorg is not None:
+            outcomes.append(reorg)
+        else:
+            outcomes += [decided_by(entry) for entry in recovered.ledger.since(newest + 1) if entry.value.plan not in known]
         outcomes += self.consensus.start(recovered, now)
         for report in reports:
             if report.peer == self.me:

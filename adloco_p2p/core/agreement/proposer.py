@@ -301,7 +301,7 @@ class Proposer:
     def recover_empty_roster(self, now: float) -> tuple[Digest, Certificate] | None:
         """Return the value that the first former member makes final alone, with its certificate, once the whole roster is gone;
         it admits the others that ask. A peer that never was a member has no state to go on with, and may just not have reached
-        any member yet."""
+        any member yet. If the slot is open once more, the value is the one for which this peer voted then."""
         members, roster = self._context.members, self._slot.roster
         if self._is_paused() or any(not members.is_absent(peer, now) for peer in roster):
             self._empty_since = None
@@ -321,7 +321,11 @@ class Proposer:
         if me != next((request.peer for request in requests if request.peer in former), None):
             return None
         ballot = Ballot(attempt=1, peer=me)
-        digest = canonical.digest_once(self._values.make(joined=requests, absent=roster, statements=statements))
+        digest = self._acceptor.voted
+        if digest is None:
+            digest = canonical.digest_once(self._values.make(joined=requests, absent=roster, statements=statements))
+        if not self._values.is_valid(digest):
+            return None
         vote = self._acceptor.signed_vote(ballot, digest, roster, abstains=False)
         cast = CastVote(peer=me, abstains=False, signature=vote.signature)
         return digest, Certificate(ballot=ballot, absent=roster, votes=(cast,))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from adloco_p2p.core.agreement.lone_lives import LoneLives
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
-from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg
 from adloco_p2p.core.model.messages import Accepted, AverageDigest, CommitVoted, Incarnation, Promised, Voted
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, InstanceId
@@ -42,16 +42,32 @@ class RecoveredState:
     slots: dict[Digest, SlotRecords]
     """The records of all slots, by the plan whose successor each is about."""
     lone_lives: LoneLives
+    written: frozenset[Digest]
+    """The plans of all ledger entries of the journal, those of histories that lost included."""
     commit_votes: dict[tuple[Digest, InstanceId], AverageDigest]
     """This peer's own commit votes of the newest rounds, by plan and instance."""
+
+    def switch_from(self, plan: Digest) -> Reorg | None:
+        """Return the reorg from the history that ends with this plan to that of the ledger; None if the ledger has the plan, or
+        the journal does not, or nothing followed the last common plan."""
+        ledger, lost = self.ledger, list[LedgerEntry]()
+        while plan not in ledger.position:
+            if plan not in self.written:
+                return None
+            lost.append(ledger.recalled(plan))
+            plan = lost[-1].value.parent
+        won = ledger.after(plan, len(ledger.digests))
+        return Reorg(fork=ledger.plan(ledger.position[plan]), lost=tuple(reversed(lost)), won=won) if lost and won else None
 
 
 def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) -> RecoveredState:
     """Rebuild the state from the records. `recall` must return each ledger entry as soon as it was read from `records`."""
-    incarnation, ledger, lone_lives = 0, Ledger(genesis, recall=recall), LoneLives()
+    incarnation, ledger, lone_lives, written = 0, Ledger(genesis, recall=recall), LoneLives(), set[Digest]()
     slots = defaultdict[Digest, SlotRecords](SlotRecords)
     commit_votes: dict[tuple[Digest, InstanceId], AverageDigest] = {}
     for record in records:
+        if isinstance(record, LedgerEntry):
+            written.add(record.value.plan)
         match record:
             case LedgerEntry(value=value) if value.parent in ledger.position:
                 if value.parent != ledger.digests[-1]:
@@ -80,6 +96,7 @@ def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) ->
         ledger=ledger,
         slots={slot: kept for slot, kept in slots.items() if kept != SlotRecords()},
         lone_lives=lone_lives,
+        written=frozenset(written),
         commit_votes={
             key: vote for key, vote in commit_votes.items() if vote.round >= ledger.plans[-1].round - COMMIT_VOTES_KEPT
         },

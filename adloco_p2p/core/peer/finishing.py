@@ -23,6 +23,8 @@ from adloco_p2p.core.peer.state import PeerState
 
 NOT_THE_MODEL = "E314"
 """Error code: the run is over, and this peer does not have its model."""
+DIVERGED = "E503"
+"""Error code: training leads nowhere here."""
 NO_FINAL_MODEL = "no peer could give this one the final model"
 TOO_LATE = "the others ended the run before this peer had caught up"
 ANOTHER_MODEL = "the others may have ended the run with another model than the one that this peer has"
@@ -84,6 +86,10 @@ class Finishing:
         digest = self._book.digests[newest.round]
         return newest.is_last and self._completion.are_all_done(digest, roster_of(newest), self._state.gone)
 
+    def give_up(self, reason: str) -> list[Effect]:
+        """Stop because training leads nowhere here. Saved checkpoints stay, and no further one is made."""
+        return [*self._state.abandon_rounds(), Stop(reason=reason, is_finished=False, is_urgent=True, error=DIVERGED)]
+
     # --- on the way to the last plan ---------------------------------------------------------------------------------
 
     def missed(self) -> Stop | None:
@@ -125,7 +131,7 @@ class Finishing:
         loss = final.heldout_loss if final is not None else None
         if loss is not None and not isfinite(loss):
             reason = f"training has diverged: the held-out loss after round {plan.round} is not finite"
-            return [*self._state.abandon_rounds(), Stop(reason=reason, is_finished=False, is_urgent=True, error="E503")]
+            return self.give_up(reason)
         is_agreed = self._is_agreed(plan)
         self._is_saved = is_agreed and not self._is_apart()
         effects = self._save_final(plan, now, is_finished=self._is_saved) if is_agreed else []

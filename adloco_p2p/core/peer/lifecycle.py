@@ -290,10 +290,7 @@ class Lifecycle:
         return effects + self._stop(Stop(reason="left at once", is_finished=False, is_urgent=True), now)
 
     def give_up(self, reason: str, now: float) -> list[Effect]:
-        """Stop because training leads nowhere here. Saved checkpoints stay, and no further one is made."""
-        return self._state.abandon_rounds() + self._stop(
-            Stop(reason=reason, is_finished=False, is_urgent=True, error="E503"), now
-        )
+        return self._follow(self._finishing.give_up(reason), now)
 
     # --- what has become possible ------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from adloco_p2p.storage.journal import MAX_RECORD_BYTES, Journal, read_records
 MAX_KIND_BYTES = 32
 LEAST_BYTES = 1 << 20
 """A shorter journal is not rewritten."""
+_ENTRY = LedgerEntry.__name__.encode("ascii") + b" "
+"""What the record of a ledger entry begins with."""
 
 
 class NetworkJournal:
@@ -81,6 +83,19 @@ class NetworkJournal:
 def journal_records(path: Path) -> list[JournalRecord]:
     """Read all records of the journal at `path`, which a running peer may be writing, oldest first. Raises StorageError."""
     return [_record(data, where=str(path)) for _, data in read_records(path)]
+
+
+def newest_plan(path: Path) -> Digest | None:
+    """Return the plan with which the ledger of the journal at `path` ends; None if it has no entry. Raises StorageError."""
+    newest = b""
+    for _, data in read_records(path):
+        if data.startswith(_ENTRY):
+            newest = data
+    if not newest:
+        return None
+    entry = _record(newest, where=str(path))
+    assert isinstance(entry, LedgerEntry)
+    return entry.value.plan
 
 
 def _record(data: bytes, *, where: str) -> JournalRecord:

@@ -154,10 +154,12 @@ class NetworkStates:
         self._num_parameters, self._dtypes = num_parameters, dtypes
         self._loop = asyncio.get_running_loop()
         self._partial: dict[InstanceId, tuple[torch.Tensor, torch.Tensor]] = {}
+        """The states of which some chunks have come, for the next attempt; an instance whose state is here needs none."""
 
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[torch.Tensor]) -> None:
         outer, momentum = state
         self._loop.call_soon_threadsafe(self._server.offer, instance, round, digest, outer, momentum)
+        self._loop.call_soon_threadsafe(self._partial.pop, instance, None)
 
     def keep_newest(self, instance: InstanceId) -> None:
         self._server.keep_newest(instance)

@@ -39,6 +39,7 @@ from adloco_p2p.errors import (
     ContributionNotShown,
     DeviceError,
     StateTransferFailed,
+    StorageError,
     SwarmError,
     TaskScoringFailed,
 )
@@ -60,6 +61,7 @@ STOOD_STILL_SECONDS = 10.0
 """Nothing in the event loop takes so long, so the process was suspended, the machine slept, or its clock was set."""
 WORKER_STOP_SECONDS = 600.0
 """The time limit for the device worker, which may still have a checkpoint to write when the core stops."""
+UNSAVED = f"the device or the disk did not end its work within {WORKER_STOP_SECONDS:.0f} s; the last whole checkpoint stands"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +155,10 @@ class Node:
                 if stop is not None:
                     if stop.is_urgent:
                         self._worker.interrupt()
-                    await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
+                    has_ended = await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
                     self._raise_worker_failure()
+                    if not has_ended:
+                        raise StorageError(UNSAVED, code="E401")
                     if stop.error:
                         kind = DeviceError if stop.error.startswith(f"E{DeviceError.exit_code}") else SwarmError
                         raise kind(stop.reason, code=stop.error)

@@ -29,14 +29,15 @@ class AttemptRegister:
     """Hands streams and notes of other members to the attempts they are about. Belongs to one event loop."""
 
     def __init__(self, *, max_waiting: int) -> None:
-        """`max_waiting`: for how many averages not begun here the streams of one other peer may wait at a time."""
+        """`max_waiting`: for how many averages not begun here the streams, or the notes, of one other peer may wait."""
         self.running: dict[Digest, Attempt] = {}
         """Attempts that are in progress or still serve slower members."""
         self.begun = asyncio.Event()
         """Set, and then replaced, when an average begins; streams of remote members may wait for it."""
         self._ended: OrderedDict[Digest, _End] = OrderedDict()
         self.early_notes: OrderedDict[tuple[Digest, PeerId], _End] = OrderedDict()
-        """Reported failures of averages that this peer has not begun, by key and reporter."""
+        """Reported failures of averages that this peer has not begun, by key and reporter: the newest of each reporter, as many
+        as averages for which it may wait."""
         self._max_waiting = max_waiting
         self._waiting: dict[PeerId, dict[tuple[Digest, int], FramedStream]] = {}
         """Streams for averages that this peer has not begun, by peer, key and lane, in the order of arrival."""
@@ -140,5 +141,6 @@ class AttemptRegister:
             self.running[hello.key].on_remote_failure(peer, hello.spec, reply)
         elif hello.key not in self._ended and not is_stranger:
             self.early_notes[hello.key, peer] = _End(hello.spec, reply)
-            while len(self.early_notes) > _ENDED_KEYS:
-                self.early_notes.popitem(last=False)
+            own = [note for note in self.early_notes if note[1] == peer]
+            for note in own[: -self._max_waiting]:
+                del self.early_notes[note]

@@ -8,7 +8,7 @@ about 2 ** -n.
 import asyncio
 import logging
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 
 from adloco_p2p.background import BackgroundTasks
@@ -25,8 +25,10 @@ logger = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0
 _ATTEMPTS_KEPT = 16
 _SHOWN_KEPT = 256
+"""Lists of receipts kept of all senders about attempts that have not ended here; a further one replaces the oldest of those
+that the sender with the most has shown."""
 _SHOWN_KEPT_PER_SENDER = 4
-"""Lists of receipts kept of one sender about attempts that have not ended here; a further one replaces its own oldest."""
+"""Those of one sender; a further one replaces its own oldest."""
 
 
 class ReceiptExchange:
@@ -70,8 +72,9 @@ class ReceiptExchange:
         own = [known for known in self._shown if known[1] == sender]
         if len(own) > _SHOWN_KEPT_PER_SENDER:
             del self._shown[own[0]]
-        while len(self._shown) > _SHOWN_KEPT:
-            self._shown.popitem(last=False)
+        if len(self._shown) > _SHOWN_KEPT:
+            (most, _), *_ = Counter(teller for _, teller in self._shown).most_common(1)
+            del self._shown[next(known for known in self._shown if known[1] == most)]
 
     async def show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
         """Show receipts to one other reducer, drawn at random. One that cannot be reached is not replaced."""

@@ -234,7 +234,15 @@ def _listed(kind: FileKind, chunks: Sequence[memoryview]) -> list[tuple[str, int
 
 
 def _unpack(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> None:
-    """Write the files; the directory appears when all are there."""
+    """Write the files; the directory appears when all are there. Raises ConfigError where the disk does not take them, and
+    RemoteProtocolError where the chunks are not those of files of this kind."""
+    try:
+        _write(kind, chunks, directory)
+    except OSError as error:
+        raise ConfigError(f"{directory}: the {kind.noun} of the run cannot be written: {error}", code=kind.too_large) from error
+
+
+def _write(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> None:
     aside = directory.with_name(f"{directory.name}.new")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
@@ -255,8 +263,8 @@ async def fetch_files(
 ) -> None:
     """Fetch the files of the root to a new `directory`. After a failure it may be called again; chunks that have come are kept.
 
-    Raises ConfigError where they are too large for the disk, RemoteProtocolError where the root is not that of files of this
-    kind, and StateTransferFailed where no donor is left.
+    Raises ConfigError where they are too large for the disk or cannot be written, RemoteProtocolError where the root is not
+    that of files of this kind, and StateTransferFailed where no donor is left.
     """
     part = directory.with_name(f"{directory.name}.part")
     room = _Room(kind, part, say)

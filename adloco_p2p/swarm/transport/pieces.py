@@ -138,13 +138,18 @@ class Assembly:
             self._pop(next(iter(self._partial)))
 
     def _make_room(self, num_bytes: int, *, is_member: bool) -> bool:
+        """Return whether there is room for an unfinished message of this size. For one of a member, strangers' messages give
+        way, then larger ones: otherwise three members that let the largest message trickle would keep out all others."""
         strangers = [peer for peer, partial in self._partial.items() if not partial.is_member]
         if not is_member:
             held = sum(self._partial[peer].num_bytes for peer in strangers)
             return held + num_bytes <= MAX_STRANGERS_BYTES and self.num_bytes + num_bytes <= MAX_ASSEMBLED_BYTES
-        while strangers and self.num_bytes + num_bytes > MAX_ASSEMBLED_BYTES:
-            self._pop(strangers.pop(0))
-        return self.num_bytes + num_bytes <= MAX_ASSEMBLED_BYTES
+        while self.num_bytes + num_bytes > MAX_ASSEMBLED_BYTES:
+            largest = max(self._partial, key=lambda peer: self._partial[peer].num_bytes)
+            if not strangers and self._partial[largest].num_bytes <= num_bytes:
+                return False
+            self._pop(strangers.pop(0) if strangers else largest)
+        return True
 
     def _pop(self, sender: PeerId) -> _Partial | None:
         partial = self._partial.pop(sender, None)

@@ -21,6 +21,7 @@ from adloco_p2p.core.model.messages import (
     Chosen,
     Entries,
     Final,
+    Heartbeat,
     Incarnation,
     Prepare,
     Promise,
@@ -377,6 +378,35 @@ def test_two_histories_become_one_by_samples_then_rounds_then_digest() -> None:
     assert [entry.plan.round for entry in swarm.switched[0].lost] == [2]
 
 
+def test_a_restart_before_the_next_checkpoint_goes_over_to_the_winning_history_again() -> None:
+    swarm = Swarm(4)
+    swarm.deliver()
+    left, right = sorted(swarm.order[:2]), sorted(swarm.order[2:])
+    for side in (left, right):
+        for name in side:
+            swarm.report(name, 0)
+        swarm.mail.clear()
+        swarm.pass_time(20, among=side)
+    lost = tuple(swarm.peers[left[0]].ledger.plans)
+    for name in right:
+        swarm.report(name, 1)
+    swarm.mail.clear()
+    swarm.pass_time(4, among=right)
+    swarm.pass_time(4, among=sorted(swarm.peers))
+    live, journal, won = swarm.switched[0], swarm.journals[left[0]], tuple(swarm.peers[left[0]].ledger.plans)
+
+    again = agreement(left[0], swarm.genesis, journal=journal).start(lost[-2:], (), swarm.now)
+    (reorg,) = [outcome for outcome in again if isinstance(outcome, Reorg | Decided)]
+    assert isinstance(reorg, Reorg) and (reorg.fork, reorg.lost) == (live.fork, live.lost)
+    assert [entry.plan for entry in reorg.won] == [*won[2:]]
+    again = agreement(left[0], swarm.genesis, journal=journal).start(won[-2:], (), swarm.now)
+    assert not [outcome for outcome in again if isinstance(outcome, Reorg | Decided)]
+    is_torn = [isinstance(record, LedgerEntry) and record.value.plan == canonical.digest(won[2]) for record in journal]
+    torn = journal[: is_torn.index(True)]
+    again = agreement(left[0], swarm.genesis, journal=torn).start(lost[-2:], (), swarm.now)
+    assert not [outcome for outcome in again if isinstance(outcome, Reorg | Decided)], "nothing of the other history is here"
+
+
 def ledger_of_two() -> tuple[RoundPlan, list[LedgerEntry]]:
     swarm = Swarm(3)
     swarm.deliver()
@@ -450,6 +480,38 @@ def test_when_the_roster_died_a_former_member_goes_on_and_a_mere_newcomer_does_n
     last = swarm.peers[former].ledger.plans[-1]
     assert last.round >= 3 and [roster_entry.peer for roster_entry in last.roster] == [former]
     assert verify_ledger(swarm.genesis, swarm.peers[former].ledger.entries, decide, verify) == []
+
+
+def test_a_former_member_that_went_on_alone_votes_for_no_other_value_where_that_slot_is_open_again() -> None:
+    swarm = Swarm(3)
+    former = swarm.order[2]
+    others = [name for name in swarm.peers if name != former]
+    swarm.deliver(to=others)
+    swarm.pass_time(15, among=others)
+    for name in others:
+        swarm.report(name, 0)
+    swarm.pass_time(3, among=others)
+    majority = tuple(swarm.peers[others[0]].ledger.entries)
+    swarm.take(former, swarm.peers[former].receive(others[0], Entries(entries=majority), NOW))
+    swarm.mail.clear()
+    swarm.pass_time(30, among=[former])
+    alone = swarm.peers[former].ledger.entries[len(majority)]
+    assert [cast.peer for cast in alone.certificate.votes] == [former]
+
+    # another history wins, and later the one of the majority again, which ends before the entry of this peer
+    sibling = replace(majority[0], value=replace(majority[0].value, plan=Digest("f" * 64)))
+    journal = [*swarm.journals[former], sibling, *majority]
+    again = agreement(former, swarm.genesis, journal=journal)
+    again.start((swarm.genesis,), (), swarm.now)
+    assert again.ledger.head.round == majority[-1].plan.round
+    asking = agreement(peer(8), swarm.genesis)  # a request that was not there the first time
+    asking.start((swarm.genesis,), (), swarm.now)
+    request = [o.message for o in asking.tick(swarm.now + 1.0) if isinstance(o, Send) and isinstance(o.message, Heartbeat)]
+    swarm.peers, swarm.journals[former] = {former: again}, journal
+    for _ in range(30):
+        swarm.now += 1.0
+        swarm.take(former, [*again.tick(swarm.now), *(o for m in request[:1] for o in again.receive(peer(8), m, swarm.now))])
+    assert again.ledger.entries[len(majority)].value == alone.value
 
 
 def test_nobody_votes_for_a_choice_that_leaves_out_whom_it_hears() -> None:

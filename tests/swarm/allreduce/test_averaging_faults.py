@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adloco_p2p.core.model.scalars import Digest
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce import member_side
 from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_LANES
+from adloco_p2p.swarm.allreduce.attempt_register import AttemptRegister
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, Purpose, failure
@@ -285,6 +286,23 @@ def test_a_note_of_a_stranger_about_an_average_to_come_is_not_kept(peers: Peers,
 
     peers.run(scenario())
     assert [reporter for _, reporter in notes] == [peers[1].peer_id]
+
+
+def test_notes_of_one_member_take_no_place_of_those_of_others() -> None:
+    register = AttemptRegister(max_waiting=2)
+
+    def tell(peer: str, key: str) -> None:
+        hello = Hello(purpose=Purpose.ABORT, key=key_of(key))
+        register.hear_note(PeerId(peer), hello, failure("no", ()), is_stranger=False)
+
+    tell("honest", "to come")
+    for number in range(1000):
+        tell("flooding", str(number))
+    assert list(register.early_notes) == [
+        (key_of("to come"), "honest"),
+        (key_of("998"), "flooding"),
+        (key_of("999"), "flooding"),
+    ]
 
 
 def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> None:

@@ -434,6 +434,17 @@ def test_receipts_under_keys_that_nobody_has_take_no_place_of_those_that_another
     assert bans(evidence) == {spec.members[1]}
 
 
+def test_receipts_of_one_that_shows_many_go_before_those_of_one_that_shows_few() -> None:
+    evidence: list[Evidence] = []
+    exchange, spec = exchange_of(evidence, []), spec_of()
+    exchange.on_shown(PeerId("honest"), spec.key, encoded(receipt(spec, "a")))
+    for sender in range(200):
+        for number in range(4):
+            exchange.on_shown(PeerId(f"flooding {sender}"), key_of(f"{sender} {number}"), encoded(receipt(spec, "b")))
+    exchange.hold(spec, (receipt(spec, "b"),))
+    assert bans(evidence) == {spec.members[1]}
+
+
 def test_a_member_shows_its_receipts_of_an_average_once_and_one_of_each_reducer() -> None:
     verified: list[PeerId] = []
     exchange, spec = exchange_of([], verified), spec_of()

@@ -124,6 +124,18 @@ def test_lists_that_no_model_has_are_refused(chunks: list[memoryview], why: str,
     assert not (tmp_path / "base").exists()
 
 
+def test_files_that_the_disk_does_not_take_are_an_error_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(
+        ConfigError, match=r"base: the pretrained model of the run cannot be written: .*No space left"
+    ) as raised:
+        _unpack(MODEL, blob_of([["config.json", 2]], b"{}"), tmp_path / "base")
+    assert raised.value.code == "E217"
+
+
 def test_other_blobs_and_too_large_ones_are_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -342,6 +342,17 @@ def test_strangers_share_a_bound_and_give_way_to_members(monkeypatch):
     assert [peer.startswith("member") for peer in assembly._partial] == [True] * 6
 
 
+def test_members_that_let_large_messages_trickle_keep_out_no_other(monkeypatch):
+    monkeypatch.setattr(pieces, "MAX_ASSEMBLED_BYTES", 6 * MAX_PAYLOAD_BYTES)
+    assembly, sent = Assembly(clock=Clock()), envelopes(LARGE)
+    for liar in (BOB, PeerId("carol")):
+        for piece in sent[:3]:
+            assembly.take(liar, piece, is_member=True)
+    taken = [assembly.take(ALICE, piece, is_member=True) for piece in sent]
+    assert taken == [None, None, None, LARGE]
+    assert assembly.num_bytes <= 6 * MAX_PAYLOAD_BYTES
+
+
 def test_a_stranger_that_nobody_asked_sends_whole_messages_only():
     async def scenario():
         lone = wire(members=lambda: frozenset({"member"}))
