@@ -30,6 +30,7 @@ PRELOADED = (
     "adloco_p2p.commands.trained_model",
     "adloco_p2p.commands.observe",
     "adloco_p2p.commands.train",
+    "adloco_p2p.runtime.doctor.network_checks",
     "adloco_p2p.runtime.network_node",
     "datasets",
     "transformers.models.llama.modeling_llama",
@@ -149,7 +150,8 @@ def _fork(line: socket.socket, others: list[socket.socket]) -> int:
         sys.argv = ["adloco-peer", *request["arguments"]]
         from adloco_p2p.__main__ import main
 
-        be_patient()
+        if PRELOADED:
+            be_patient()
         main()
     finally:
         os._exit(1)
@@ -158,8 +160,9 @@ def _fork(line: socket.socket, others: list[socket.socket]) -> int:
 def be_patient() -> None:
     """Wait longer for the answer of a node than outside: on a busy machine one that is in order answers late, too."""
     from adloco_p2p.control import client
+    from adloco_p2p.runtime.doctor import network_checks
 
-    client.TIMEOUT_SECONDS = 240.0
+    client.TIMEOUT_SECONDS = network_checks.JOIN_SECONDS = 240.0
 
 
 def _end_with(parent: int) -> None:
