@@ -16,7 +16,7 @@ def on_end():
 
 lifeline.hold(int(sys.argv[1]), on_end=on_end)
 print("held", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -30,6 +30,6 @@ def test_a_process_ends_with_the_one_that_holds_its_lifeline(on_end: str) -> Non
         assert child.stdout is not None and child.stdout.readline() == b"held\n"
         os.close(writing)
         try:
-            assert child.wait(30) == -signal.SIGKILL
+            assert child.wait(300) == -signal.SIGKILL
         finally:
             child.kill()

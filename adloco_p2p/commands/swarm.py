@@ -37,9 +37,9 @@ from adloco_p2p.storage.workdir import check_output, exported, read_run
 from adloco_p2p.views import units
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 """How long the first peer may take to listen; a cold machine imports slowly."""
-READY_SECONDS = 300.0
+READY_SECONDS = 600.0
 """How long all peers may take until they can train; each imports the libraries, reads the text and builds the model."""
 OWN_PEERS = ("admission.kind=open", "admission.probation_rounds=0")
 """Settings for peers that all belong to the user: none needs an invitation, or has to earn its vote."""

@@ -27,8 +27,10 @@ from adloco_p2p.views.status_fold import apply, replay
 LOOK_SECONDS = 0.2
 STOP_SECONDS = 120.0
 """How long a peer may take to end its round after Ctrl-C."""
-ENDING_SECONDS = 30.0
+ENDING_SECONDS = 60.0
 """How long the peers of a killed swarm may take to end."""
+NOTICE_SECONDS = 5.0
+"""How long they may take to say that they end: on a busy machine the same command may be back sooner."""
 LAST_EVENTS_SECONDS = 5.0
 """How long the last events of a node may take to arrive here after its process has ended."""
 
@@ -109,10 +111,10 @@ def spawn(arguments: Sequence[str], workdir: Path, *, threads: int) -> Member:
 
 def wait_for_ending(workdirs: Sequence[Path]) -> None:
     """Wait until the peers of a killed swarm have ended. Raises StorageError where another process uses a directory."""
-    deadline = time.monotonic() + ENDING_SECONDS
+    began = time.monotonic()
     for workdir in workdirs:
         while (holder := holder_of(workdir)) is not None:
-            if holder.starting != ENDING or time.monotonic() > deadline:
+            if time.monotonic() > began + (ENDING_SECONDS if holder.starting == ENDING else NOTICE_SECONDS):
                 raise StorageError(
                     f"{workdir}: in use by another adloco-peer (process {holder.pid}); stop it, or choose another --workdir",
                     code="E404",

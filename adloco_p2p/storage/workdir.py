@@ -34,8 +34,9 @@ LOCK_BYTES = 128
 """The length to which the content of the lock is padded, so that one write replaces it."""
 MAX_RUN_BYTES = 1 << 20
 """The most bytes of a run's configuration, which has a few kilobytes."""
-LOOK_SECONDS, LOOKS_SECONDS = 0.001, 1.0
-"""The time of one look into a directory, and the longest wait for others that look while the lock is taken."""
+LOOK_SECONDS, LOOKS_SECONDS = 0.001, 60.0
+"""The time of one look into a directory, and the longest wait for others that look while the lock is taken: one that looks may
+stand still for a while, as every process of a busy machine may."""
 
 
 HELPING = "running as a bootstrap: it helps peers to find each other"

@@ -47,7 +47,7 @@ TINY = {
 }
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan", "gossip", "swarm")
 ON_LOOPBACK = """#!/usr/bin/env bash
-machine="checkpoints_kept=50 checkpoint_period_seconds=1 allow_local_files=true"
+machine="checkpoints_kept=50 checkpoint_period_seconds=1 allow_local_files=true daemon_start_seconds=240"
 case $1 in start|join|bootstrap|doctor) set -- "$@" --host-maddrs /ip4/127.0.0.1/tcp/0 --peer-set $machine ;; esac
 case $1 in dashboard) set -- "$@" --port 0 ;; esac
 exec {python} -I -S {warm} {address} "$@"

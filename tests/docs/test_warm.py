@@ -2,6 +2,8 @@
 
 import os
 import select
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +35,26 @@ def test_a_command_ends_with_a_killed_server(tmp_path: Path) -> None:
             assert select.select([end], [], [], LIMIT_SECONDS)[0], "it goes on"
             os.close(end)
             assert asking.wait(LIMIT_SECONDS) == 1
+
+
+def test_ctrl_c_that_comes_while_a_command_is_asked_for_is_passed_on(tmp_path: Path) -> None:
+    """The command may speak, and whoever waited for its words may end it, before the process that asked has another turn."""
+    address, large = str(tmp_path / "warm"), {f"LARGE_{number}": "x" * 100_000 for number in range(8)}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        with subprocess.Popen([sys.executable, warm.__file__, address, "start"], env={**os.environ, **large}) as asking:
+            line, _ = listener.accept()
+            with line:
+                header, files, _, _ = socket.recv_fds(line, warm.LENGTH.size, len(warm.STANDARD_FILES))
+                for file in files:
+                    os.close(file)
+                asking.send_signal(signal.SIGINT)  # the rest is more than the line takes
+                left = warm.LENGTH.unpack(header)[0]
+                while left:
+                    piece = line.recv(left)
+                    assert piece, "it has ended"
+                    left -= len(piece)
+                assert line.recv(1) == bytes([signal.SIGINT])
+                line.send(bytes([7]))
+            assert asking.wait(LIMIT_SECONDS) == 7

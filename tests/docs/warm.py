@@ -30,6 +30,7 @@ PRELOADED = (
     "adloco_p2p.commands.trained_model",
     "adloco_p2p.commands.observe",
     "adloco_p2p.commands.train",
+    "adloco_p2p.runtime.doctor.network_checks",
     "adloco_p2p.runtime.network_node",
     "datasets",
     "transformers.models.llama.modeling_llama",
@@ -37,6 +38,7 @@ PRELOADED = (
 """Also by the fork server of `tests/e2e/processes.py`."""
 LENGTH = struct.Struct("!I")
 STANDARD_FILES = (0, 1, 2)
+PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 PR_SET_PDEATHSIG = 1
 """Of linux/prctl.h."""
 
@@ -50,14 +52,16 @@ def ask(address: str, arguments: list[str]) -> int:
     content = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(address)
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # what comes from now on is for the command, which may be faster
         socket.send_fds(line, [LENGTH.pack(len(content))], STANDARD_FILES)
         line.sendall(content)
 
         def pass_on(number: int, frame: FrameType | None) -> None:
             line.send(bytes([number]))
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in PASSED_ON:
             signal.signal(number, pass_on)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         code = line.recv(1)
     return code[0] if code else 1
 
@@ -146,9 +150,19 @@ def _fork(line: socket.socket, others: list[socket.socket]) -> int:
         sys.argv = ["adloco-peer", *request["arguments"]]
         from adloco_p2p.__main__ import main
 
+        if PRELOADED:
+            be_patient()
         main()
     finally:
         os._exit(1)
+
+
+def be_patient() -> None:
+    """Wait longer for the answer of a node than outside: on a busy machine one that is in order answers late, too."""
+    from adloco_p2p.control import client
+    from adloco_p2p.runtime.doctor import network_checks
+
+    client.TIMEOUT_SECONDS = network_checks.JOIN_SECONDS = 240.0
 
 
 def _end_with(parent: int) -> None:

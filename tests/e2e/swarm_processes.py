@@ -20,7 +20,8 @@ from adloco_p2p import peer_id
 from benchmarks.nodes import LOOPBACK, Event, read_events, write_document
 from tests.e2e.processes import TINY_MODEL, begin_warm, write_text
 
-NETWORK = ("--plain", "--peer-set", "num_threads=1", "allow_local_files=true", "--host-maddrs", LOOPBACK)
+MACHINE = ("num_threads=1", "allow_local_files=true", "daemon_start_seconds=240")
+NETWORK = ("--plain", "--peer-set", *MACHINE, "--host-maddrs", LOOPBACK)
 WAIT_LIMIT_SECONDS = 600.0
 """What has not happened by then never will, on a machine that is ten times slower or busier than ours."""
 LOOK_SECONDS = 0.02

@@ -1,5 +1,6 @@
 """A command in a terminal of its own: what it draws, when, and keys for it."""
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -11,8 +12,10 @@ import sys
 import termios
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY
@@ -40,11 +43,12 @@ class Terminal:
     news: threading.Condition = field(default_factory=threading.Condition)
 
     def read(self) -> None:
-        """Until the terminal is closed."""
+        """Until the terminal is closed. A reader that is late gets pieces that begin and end anywhere, also within a letter."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         with contextlib.suppress(OSError):
             while chunk := os.read(self.keyboard, 1 << 16):
                 with self.news:
-                    self.drawn.append((time.monotonic() - self.begun, chunk.decode(errors="replace")))
+                    self.drawn.append((time.monotonic() - self.begun, decoder.decode(chunk)))
                     self.news.notify_all()
         with self.news:
             self.news.notify_all()
@@ -52,18 +56,19 @@ class Terminal:
     @property
     def text(self) -> str:
         """All that was written, without colours and moves of the cursor."""
-        return CONTROL.sub("", "".join(chunk for _, chunk in self.drawn))
+        return CONTROL.sub("", "".join(piece for _, piece in self.drawn))
 
     @property
     def frames(self) -> list[tuple[float, str]]:
         """Seconds after the command, and the screen as it was drawn then, of the live view."""
-        found: list[tuple[float, str]] = []
-        for seconds, chunk in self.drawn:
-            first, *begun = chunk.split(HOME)
-            if found:
-                found[-1] = (found[-1][0], found[-1][1] + first)
-            found += [(seconds, text) for text in begun]
-        return [(seconds, CONTROL.sub("", text)) for seconds, text in found]
+        ends = [*accumulate(len(piece) for _, piece in self.drawn)]
+        before, *begun = "".join(piece for _, piece in self.drawn).split(HOME)
+        found, place = list[tuple[float, str]](), len(before)
+        for text in begun:
+            place += len(HOME)
+            found.append((self.drawn[bisect_left(ends, place)][0], CONTROL.sub("", text)))
+            place += len(text)
+        return found
 
     def press(self, keys: str) -> None:
         os.write(self.keyboard, keys.encode())

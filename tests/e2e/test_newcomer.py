@@ -1,15 +1,20 @@
 """A newcomer's first minutes at a terminal: a swarm that moves on the screen, and a joiner that reads at every moment what it
 waits for, pauses and leaves by a key."""
 
+import os
 import re
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
 
+from adloco_p2p.storage.event_log import recorded_events
+from adloco_p2p.views.own_part import joining
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.status_fold import apply
 from tests.e2e.processes import run
 from tests.e2e.swarm_processes import processes_of, wait, write_swarm_config
-from tests.e2e.terminal import COLUMNS, LINES, Terminal, terminal
+from tests.e2e.terminal import COLUMNS, HOME, LINES, Terminal, terminal
 
 MOVES = 12
 """So often the screen changes while it is watched."""
@@ -19,8 +24,11 @@ STATE_BYTES_PER_SECOND = 40_000
 """So that the state is seconds on its way, and its bar is in some frames."""
 STATE_COMES = re.compile(r"^ state .* of [\d.]+ kB", re.MULTILINE)
 NOT_FOR_A_JOINER = re.compile(r"\balone\b|elsewhere|\D0/0\b|\bnan\b|Traceback")
-JOINER_READS = ("reading the settings", "looking for the swarm", "waiting to join; plans read up to round", "joins in round")
-"""In this order, before it has its seat."""
+JOINER_READS = ("reading the settings", "looking for the swarm", "this peer:")
+"""In this order."""
+JOINING = ("waiting to join; plans read up to round", "joins in round")
+"""What stands on its screen before it has its seat, in this order; each for as long as others take, which may be shorter than
+a busy machine draws."""
 
 
 def moves(frames: list[tuple[float, str]]) -> int:
@@ -45,7 +53,19 @@ def test_frames_that_stand_still_and_words_out_of_order_are_found() -> None:
     assert is_ordered("a b c", ("a", "c")) and not is_ordered("a b c", ("c", "a")) and not is_ordered("a b", ("a", "c"))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_frame_that_comes_in_pieces_is_read_as_one(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a piece ends within a letter, or within what begins a frame."""
+    lines = ["\u2500" * COLUMNS, "a" * COLUMNS, "\u2580" * COLUMNS]
+    written = "".join(f"{HOME}\x1b[1m{line}" for line in lines).encode()
+    pieces = [written[start : start + size] for start in range(0, len(written), size)]
+    monkeypatch.setattr(os, "read", lambda *_: pieces.pop(0) if pieces else b"")
+    shown = Terminal(process=None, keyboard=-1)  # type: ignore[arg-type]
+    shown.read()
+    assert [frame for _, frame in shown.frames] == lines and shown.text == "".join(lines)
+    assert moves(shown.frames) == 2
+
+
 def test_a_newcomer_trains_joins_pauses_and_leaves(tmp_path: Path) -> None:
     config = write_swarm_config(tmp_path, rounds=10_000, inner_steps=150)
     first = tmp_path / "runs" / "peer-0"
@@ -56,7 +76,7 @@ def test_a_newcomer_trains_joins_pauses_and_leaves(tmp_path: Path) -> None:
         settings = ("allow_local_files=true", f"download_bytes_per_second={STATE_BYTES_PER_SECOND}")
         joined = ("join", "--initial-peers", link, "--workdir", tmp_path / "mine", "--peer-set", *settings)
         with terminal(*joined, folder=tmp_path) as joiner:
-            _a_joiner_reads_what_it_waits_for(joiner)
+            _a_joiner_reads_what_it_waits_for(joiner, tmp_path / "mine")
             joiner.press("p")
             joiner.wait_for_frame(lambda frame: re.search(r"^ round .* paused", frame, re.MULTILINE), "the pause")
             joiner.press("p")
@@ -94,8 +114,11 @@ def _the_screen_fits(frames: list[tuple[float, str]]) -> None:
         assert len(lines) <= LINES and all(len(line) <= COLUMNS for line in lines), frame
 
 
-def _a_joiner_reads_what_it_waits_for(joiner: Terminal) -> None:
+def _a_joiner_reads_what_it_waits_for(joiner: Terminal, workdir: Path) -> None:
     joiner.wait_for_frame(lambda frame: "training" in frame and "this peer:" in frame, "its first inner steps")
-    assert is_ordered(joiner.text, (*JOINER_READS, "this peer:")), joiner.text
+    assert is_ordered(joiner.text, JOINER_READS), joiner.text
+    statuses = accumulate(recorded_events(workdir / "events.jsonl"), apply, initial=Status())
+    assert is_ordered("\n".join(map(joining, statuses)), JOINING)
+    assert any(words in joiner.text for words in JOINING), joiner.text
     assert any(STATE_COMES.search(frame) for _, frame in joiner.frames), joiner.text
     assert not any(NOT_FOR_A_JOINER.search(frame) for _, frame in joiner.frames), joiner.text

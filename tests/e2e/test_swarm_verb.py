@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,13 @@ import pytest
 
 from adloco_p2p.cli import main
 from adloco_p2p.commands import swarm as swarm_verb
+from adloco_p2p.commands import swarm_members
 from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.swarm import _conclude
-from adloco_p2p.commands.swarm_members import Interrupts, Member, wait_until_ready
+from adloco_p2p.commands.swarm_members import Interrupts, Member, wait_for_ending, wait_until_ready
 from adloco_p2p.config.load import load_run
 from adloco_p2p.core.model import canonical
-from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.errors import ConfigError, StorageError, SwarmError
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY, run
 from tests.e2e.swarm_processes import processes_of, wait, write_swarm_config
 
@@ -109,6 +111,46 @@ def test_a_founder_that_ends_or_is_late_ends_the_swarm_and_is_named(tmp_path: Pa
     finally:
         late.process.kill()
         late.process.wait()
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from adloco_p2p.storage.workdir import ENDING, Workdir
+held = Workdir.open(Path(sys.argv[1]))
+print(flush=True)
+sys.stdin.readline()
+held.enter(ENDING)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("is_ending", [True, False])
+def test_peers_of_a_killed_swarm_may_notice_its_end_later_than_the_same_command_is_back(
+    is_ending: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others that work there are named, once such peers would have said so."""
+    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdin=-1, stdout=-1, bufsize=0) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stdout.readline() == b"\n"
+        said: list[bytes] = []
+
+        def look_later(seconds: float) -> None:
+            assert process.stdin is not None and process.stdout is not None
+            if said:
+                process.communicate()
+            else:
+                process.stdin.write(b"\n")
+                said.append(process.stdout.readline())
+
+        monkeypatch.setattr(time, "sleep", look_later)
+        if is_ending:
+            wait_for_ending([tmp_path])
+        else:
+            monkeypatch.setattr(swarm_members, "NOTICE_SECONDS", 0.0)
+            with pytest.raises(StorageError, match=f"in use by another adloco-peer .process {process.pid}"):
+                wait_for_ending([tmp_path])
+        assert bool(said) == is_ending and (process.poll() is not None) == is_ending
 
 
 def test_a_child_ends_when_its_parent_is_gone_however_that_ended() -> None:

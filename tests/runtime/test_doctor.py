@@ -35,6 +35,7 @@ from adloco_p2p.runtime.doctor.network_checks import _beside_a_node, _protocol
 from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.swarm.discovery.reachability import ClockReading
 from adloco_p2p.views.check_report import CheckResult, exit_code, render
+from tests.e2e.swarm_processes import free_port
 
 GIB = 1 << 30
 HOLDER = """
@@ -68,8 +69,9 @@ def test_a_machine_is_judged(result, outcome, code):
 
 
 def test_a_taken_port_fails_unless_the_running_node_has_it():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        config = PeerConfig(host_maddrs=(f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}",))
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        config = PeerConfig(host_maddrs=(f"/ip4/127.0.0.1/tcp/{port}",))
         assert check_ports(config, is_running=False).code == "E307"
         assert check_ports(config, is_running=True).outcome == "skipped"
     assert check_ports(config, is_running=False).outcome == "ok"
@@ -193,10 +195,10 @@ def test_the_verb_without_peers_looks_at_the_machine_only(capsys, tmp_path):
 def test_the_doctor_tries_the_machines_own_port_unless_a_node_has_it(form):
     kind = socket.SOCK_DGRAM if "udp" in form else socket.SOCK_STREAM
     with socket.socket(socket.AF_INET, kind) as node:
-        node.bind(("127.0.0.1", 0))
+        node.bind(("127.0.0.1", port := free_port()))
         if kind == socket.SOCK_STREAM:
             node.listen()
-        named = form.format(node.getsockname()[1])
+        named = form.format(port)
         config = PeerConfig(host_maddrs=(named,), announce_maddrs=("/ip4/203.0.113.7/tcp/31337",))
         elsewhere = _beside_a_node(config)
         assert elsewhere.host_maddrs == (form.format(0),) and not elsewhere.announce_maddrs

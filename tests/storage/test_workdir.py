@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -32,12 +33,12 @@ else:
 """
 
 LOOK = """
-import fcntl, sys, time
+import fcntl, sys
 from pathlib import Path
 with (Path(sys.argv[1]) / "lock").open("rb") as file:
     fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     print("looking", flush=True)
-    time.sleep(0.05)
+    sys.stdin.read()
 """
 
 HOLD_AND_DIE = """
@@ -126,12 +127,16 @@ def test_a_second_process_is_refused_by_name_until_the_first_closes(tmp_path: Pa
     assert tried(tmp_path) == "opened"
 
 
-def test_a_verb_that_looks_into_the_directory_keeps_no_node_from_its_start(tmp_path: Path) -> None:
+def test_a_verb_that_looks_into_the_directory_keeps_no_node_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`holder_of` shares the lock for a moment, longer on a busy machine; a node that started then ended with E404."""
     Workdir.open(tmp_path).close()
-    with subprocess.Popen([sys.executable, "-c", LOOK, str(tmp_path)], stdout=subprocess.PIPE) as looking:
+    with subprocess.Popen([sys.executable, "-c", LOOK, str(tmp_path)], stdin=-1, stdout=-1) as looking:
         assert looking.stdout is not None and looking.stdout.readline() == b"looking\n"
+        monkeypatch.setattr(time, "sleep", lambda seconds: looking.communicate())  # it looks until the node waits for it
         with closing(Workdir.open(tmp_path)):
+            assert looking.returncode == 0
             assert tried(tmp_path).startswith(f"{tmp_path}: in use by another adloco-peer (process {os.getpid()})")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adloco_p2p.swarm.allreduce import receipt_exchange, recheck
+from adloco_p2p.swarm.allreduce import receipt_exchange, recheck, shown_contributions
 from adloco_p2p.swarm.discovery import manifest, reachability, run_records
 from adloco_p2p.swarm.p2p import dialling, swarm_node
 from adloco_p2p.swarm.transfer import chunk_server
@@ -18,6 +18,7 @@ PATIENCE_SECONDS = 60.0
 LIMITS = (
     (receipt_exchange, "_CONNECT_SECONDS"),
     (recheck, "_CONNECT_SECONDS"),
+    (shown_contributions, "_CONNECT_SECONDS"),
     (manifest, "SEND_TIMEOUT_SECONDS"),
     (reachability, "TIMEOUT_SECONDS"),
     (reachability, "DIAL_BACK_SECONDS"),

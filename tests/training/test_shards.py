@@ -196,6 +196,21 @@ def test_a_process_that_does_not_end_is_left_alone() -> None:
     assert closed == ["connection", "errors"]
 
 
+def test_the_death_of_a_process_is_named_however_late_it_ends_after_others_have_reported_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The system takes its memory first; the others hear of its end by their own connections to it."""
+    ends, seconds = iter([None] * 500 + [-signal.SIGKILL]), iter(range(10**6))
+    clock = SimpleNamespace(monotonic=lambda: 0.01 * next(seconds), sleep=lambda _: None)
+    monkeypatch.setattr(group_module, "time", clock)
+    alive = SimpleNamespace(poll=lambda: None)
+    dying = SimpleNamespace(poll=lambda: next(ends), wait=lambda timeout: -signal.SIGKILL)
+    group = SimpleNamespace(_members=[SimpleNamespace(process=process) for process in (alive, dying)])
+    assert group_module.ShardGroup._first_death(group).startswith("process 1 was killed")  # type: ignore[arg-type]
+    group._members.pop()
+    assert group_module.ShardGroup._first_death(group) == ""  # type: ignore[arg-type]
+
+
 def test_a_process_that_is_stopped_ends_the_wait(pair: ShardedHosting, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last test of the pair."""
     pair.start([ONE])

@@ -91,7 +91,10 @@ def test_names_in_the_file_are_those_of_the_classes() -> None:
 
 @pytest.mark.parametrize("name", EVENTS)
 @settings(  # of texts drawn at random few are names of tasks, so a health check by luck would fail one run in many
-    max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_every_event_comes_back_from_its_line(name: str, data: st.DataObject) -> None:

@@ -15,11 +15,11 @@ _SINCE_BOOT_FIELD = 19
 
 def process_start() -> float:
     """Return when this process began, by the monotonic clock, or now if the system does not report it."""
-    now, stat = time.monotonic(), Path("/proc/self/stat")
+    stat = Path("/proc/self/stat")
     if not stat.exists():
-        return now
+        return time.monotonic()
     ticks = int(stat.read_text().rpartition(")")[2].split()[_SINCE_BOOT_FIELD])
-    return now - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 class ContributionSink:

@@ -34,9 +34,10 @@ from adloco_p2p.training.shards.setup import Setup
 STALL_SECONDS = 300.0
 """How long one process may wait for another in a collective operation. An answer may take as long for each pass over the model
 that it contains, and once more."""
-DEATH_SECONDS = 1.0
-"""How long a killed process may take to end after another one reports that it is gone; ten times as long after its connection
-closes."""
+DEATH_SECONDS = 10.0
+"""How long a killed process may take to end after another one reports that it is gone, or its connection closes."""
+LOOK_SECONDS = 0.01
+"""The time between two looks whether one has ended."""
 EXCHANGE_VALUES = EXCHANGE_BYTES // torch.float32.itemsize
 """Values of a vector, in fp32, that pass at a time."""
 MAX_LAST_LINE_BYTES = 300
@@ -164,11 +165,13 @@ class ShardGroup:
     def _first_death(self) -> str:
         """Describe the death of the member that others have reported; empty where all are alive."""
         deadline = time.monotonic() + DEATH_SECONDS
-        for rank, member in enumerate(self._members):
-            with suppress(subprocess.TimeoutExpired):
-                member.process.wait(timeout=max(0.0, deadline - time.monotonic()))
-                return _death_of(rank, member)
-        return ""
+        while True:
+            for rank, member in enumerate(self._members):
+                if member.process.poll() is not None:
+                    return _death_of(rank, member)
+            if time.monotonic() > deadline:
+                return ""
+            time.sleep(LOOK_SECONDS)
 
     def _fail(self, reason: str, kind: type[AdlocoError] = ShardLost, *, code: str | None = None) -> NoReturn:
         self._problem = reason
@@ -202,7 +205,7 @@ def _started(exchange: int, size: int, meeting: int, *, is_cpu: bool) -> _Member
 def _death_of(rank: int, member: _Member) -> str:
     """Describe in words how a process ended, or is about to."""
     try:
-        code = member.process.wait(timeout=10 * DEATH_SECONDS)
+        code = member.process.wait(timeout=DEATH_SECONDS)
     except subprocess.TimeoutExpired:
         return f"process {rank} has closed its connection"
     if code == -signal.SIGKILL:
@@ -223,6 +226,6 @@ def _end(members: list[_Member]) -> None:
         member.process.kill()
     for member in members:
         with suppress(subprocess.TimeoutExpired):
-            member.process.wait(timeout=10 * DEATH_SECONDS)
+            member.process.wait(timeout=DEATH_SECONDS)
         member.connection.close()
         member.errors.close()
