@@ -42,7 +42,8 @@ class EventLog:
             write_all(self._file, to_line(stamped).encode("ascii") + b"\n")
 
     def rewind(self, round: int) -> None:
-        """Remove the events of `round` and later, all or none, because a resumed run repeats these rounds.
+        """Remove the events of `round` and later, all or none, because a resumed run repeats these rounds. The checkpoint
+        before `round` stays: the run resumes from it.
 
         Raises StorageError.
         """
@@ -110,5 +111,6 @@ def _is_from(line: bytes, round: int) -> bool:
         event = json.loads(line)
     except ValueError:
         return False
-    found = event.get("round") if isinstance(event, dict) else None
-    return isinstance(found, int) and found >= round
+    if not isinstance(event, dict) or not isinstance(found := event.get("round"), int):
+        return False
+    return found > round if event.get("event") == "checkpoint" else found >= round

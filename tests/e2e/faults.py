@@ -82,15 +82,20 @@ def newer_protocol(*arguments: str) -> None:
     os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name("next_release.py")), *arguments])
 
 
+def shift_clock(seconds: str) -> None:
+    """This machine's clock is so much ahead."""
+    assert not any(name.split(".")[0] == "adloco_p2p" for name in sys.modules), "what is imported keeps the real clock"
+    real = time.time
+    time.time = lambda: real() + float(seconds)
+
+
+FRESH = ("shift_clock",)
+"""Faults that must come before the program is imported, so a warm process becomes a new one for them."""
+
+
 if __name__ == "__main__":
     end = sys.argv.index("--")
     globals()[sys.argv[1]](*sys.argv[2:end])
     from adloco_p2p.cli import main
 
     raise SystemExit(main(sys.argv[end + 1 :]))
-
-
-def shift_clock(seconds: str) -> None:
-    """This machine's clock is so much ahead. Must come before anything that keeps a reference to `time.time`."""
-    real = time.time
-    time.time = lambda: real() + float(seconds)

@@ -20,6 +20,7 @@ def raise_the_newest() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # this checkout, whether it is installed or not
     raise_the_newest()
     from adloco_p2p.cli import main
 

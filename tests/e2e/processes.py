@@ -121,6 +121,9 @@ def _main(arguments: list[str], output: str, errors: str, fault: tuple[str, ...]
     for number, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
     os.environ.update(ENVIRONMENT)
+    if fault and fault[0] in faults.FRESH:
+        os.environ["PYTHONPATH"] = str(REPOSITORY)
+        os.execv(sys.executable, [sys.executable, str(FAULTS), *fault, "--", *arguments])
     if fault:
         getattr(faults, fault[0])(*fault[1:])
     be_patient()

@@ -4,9 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.processes import run
 from tests.e2e.swarm_processes import PeerProcess, write_swarm_config
 
 BEHIND_SECONDS = 600
+
+
+def test_a_process_whose_clock_is_off_is_one_that_had_imported_nothing(tmp_path: Path) -> None:
+    """Otherwise it would keep the real clock in part."""
+    ended = run(["version"], folder=tmp_path, fault=("shift_clock", str(-BEHIND_SECONDS)))
+    assert ended.code == 0, ended
 
 
 @pytest.mark.heavy

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.processes import MACHINE, ROUNDS, begin_warm, digests, events, run, write_config
+from tests.e2e.processes import LAST_SECONDS, MACHINE, ROUNDS, begin_warm, digests, events, run, write_config
 from tests.e2e.swarm_processes import processes_of, wait, write_swarm_config
 
 SHARDED = ("shards=2", "max_instances=1", "device=cpu")
@@ -32,11 +32,11 @@ def test_a_node_ends_with_a_part_of_its_model_and_the_same_command_goes_on(tmp_p
     wait(lambda: (killed / "events.jsonl").exists() and events(killed, "round"), "the first round")
     first, second = shards_of(process.pid)
     first.kill()
-    process.join(timeout=60)
+    process.join(timeout=LAST_SECONDS)
     said = output.read_text() + errors.read_text()
     assert process.exitcode == 1, said
     assert "E103" in said and "was killed" in said and "Traceback" not in said
-    psutil.wait_procs([first, second], timeout=60)
+    psutil.wait_procs([first, second], timeout=LAST_SECONDS)
     assert not first.is_running() and not second.is_running()
 
     ended = run(["start", config, "--workdir", killed, *settings], folder=tmp_path)

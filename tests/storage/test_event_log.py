@@ -18,10 +18,10 @@ def event(round: int | None, kind: type[Resumed | Paused | Checkpoint] = Checkpo
     return Stamped(time=1700000000.5, event=made)
 
 
-def filled(path: Path, *rounds: int | None) -> EventLog:
+def filled(path: Path, *rounds: int | None, kind: type[Resumed | Paused | Checkpoint] = Checkpoint) -> EventLog:
     log = EventLog.open(path)
     for round in rounds:
-        log.append(event(round))
+        log.append(event(round, kind))
     return log
 
 
@@ -65,8 +65,8 @@ def test_events_of_another_version_are_kept_and_not_read(tmp_path: Path) -> None
     path = tmp_path / "e"
     path.write_bytes(OTHERS)
     log = EventLog.open(path)
-    log.append(event(1))
-    assert list(read_events(path)) == [Stamped(time=1.0, event=Checkpoint(round=0)), event(1)]
+    log.append(event(1, Resumed))
+    assert list(read_events(path)) == [Stamped(time=1.0, event=Checkpoint(round=0)), event(1, Resumed)]
     log.rewind(1)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line["event"], line.get("round")) for line in lines] == [("checkpoint", 0), ("sunrise", None)]
@@ -95,12 +95,18 @@ def test_an_unreadable_line_is_logged_and_left_out(tmp_path: Path, caplog: pytes
 
 
 def test_rewinding_forgets_the_rounds_that_will_be_done_again(tmp_path: Path) -> None:
-    log = filled(tmp_path / "e", None, 0, 1, 2, 3, None)
+    log = filled(tmp_path / "e", None, 0, 1, 2, 3, None, kind=Resumed)
     log.rewind(2)
     log.append(event(2, Paused))
-    expected = [event(None), event(0), event(1), event(None), event(2, Paused)]
+    expected = [event(None), event(0, Resumed), event(1, Resumed), event(None), event(2, Paused)]
     assert list(read_events(tmp_path / "e")) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["e"]
+
+
+def test_rewinding_keeps_the_checkpoint_from_which_the_run_resumes(tmp_path: Path) -> None:
+    """Its round is the first that it does not include; screens and metrics tell of the newest one."""
+    filled(tmp_path / "e", 1, 2, 3).rewind(2)
+    assert list(read_events(tmp_path / "e")) == [event(1), event(2)]
 
 
 @pytest.mark.parametrize("name", ["replace", "fsync"])
