@@ -38,10 +38,7 @@ def start(arguments: argparse.Namespace) -> int:
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         run = workdir.with_protocol(run)
-        if run.data.heldout_path is not None and (workdir.run is None or workdir.run.digest != run.digest):
-            from adloco_p2p.data.source import check_heldout_apart
-
-            check_heldout_apart(run.data)
+        _check_heldout(run, is_new=workdir.run is None or workdir.run.digest != run.digest)
         workdir.adopt(run)  # before anything slow, so that a directory of another run is refused at once
         _keep_command(workdir, arguments)
         if is_complete(arguments.workdir):
@@ -64,6 +61,20 @@ def start(arguments: argparse.Namespace) -> int:
             embedding = _embedding(arguments, workdir, config)
             stop = asyncio.run(start_run(embedding, run, initial_peers=arguments.initial_peers))
     return _ended(stop, arguments)
+
+
+def _check_heldout(run: RunConfig, *, is_new: bool) -> None:
+    """Refuse a new run that is evaluated on what it is trained on; one that exists goes on, and its user reads it. Raises
+    ConfigError."""
+    if run.data.heldout_path is None:
+        return
+    from adloco_p2p.data.source import heldout_overlap
+
+    problem = heldout_overlap(run.data)
+    if problem is not None and is_new:
+        raise ConfigError(problem, code="E207")
+    if problem is not None:
+        say(f"warning: held-out losses of this run say little; {problem}")
 
 
 def _keep_command(workdir: "Workdir", arguments: argparse.Namespace) -> None:
