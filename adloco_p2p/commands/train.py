@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from adloco_p2p.storage.workdir import Workdir
 
 
+SWARM_SECONDS = 3600.0
+"""How long a peer of `swarm` looks for the first one, which may still read a long text or build a large model. The verb ends it
+when the first peer ends, or makes no progress."""
+
+
 def start(arguments: argparse.Namespace) -> int:
     """Create the run in the directory and train, or go on with it."""
     run = _run_config(arguments)
@@ -148,9 +153,13 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
         _keep_command(workdir, arguments)
         with collecting_nothing():
             from adloco_p2p.runtime.network_node import join_run
-            from adloco_p2p.swarm.discovery.join import JoinTarget
+            from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, JoinTarget
 
-        target = JoinTarget(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
+        target = JoinTarget(
+            initial_peers=tuple(arguments.initial_peers),
+            run=arguments.run,
+            patience_seconds=DISCOVERY_SECONDS if getattr(arguments, "lifeline", None) is None else SWARM_SECONDS,
+        )
         stop = asyncio.run(join_run(_embedding(arguments, workdir, config), target))
     return _ended(stop, arguments)
 
