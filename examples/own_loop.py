@@ -1,9 +1,10 @@
 """Your own training loop as a peer: a small network learns the sine of its input, together with all other peers of the run.
 
-    python examples/own_loop.py first                    # prints the join link
-    python examples/own_loop.py second --link LINK       # in another terminal, or on another machine
+    python examples/own_loop.py first --wait-for second    # prints the join link
+    python examples/own_loop.py second --link LINK         # in another terminal
 
-Each peer draws its own data. The run has 20 rounds of 10 steps; the last line names the model that all peers have then.
+Each peer draws its own data. The run has 20 rounds of 10 steps; the last line names the model that all peers have then. It is
+over within seconds: without `--wait-for` the first peer has trained all of it alone before another one is there.
 """
 
 import argparse
@@ -29,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workdir", type=Path)
     parser.add_argument("--link", help="join the run that another peer has started")
-    parser.add_argument("--founder", action="append", default=[], help="peer that the run waits for (adloco_p2p.peer_id)")
+    parser.add_argument("--wait-for", action="append", default=[], metavar="DIR", help="working directory of another peer here")
     parser.add_argument("--listen", default="/ip4/0.0.0.0/tcp/0")
     parser.add_argument("--rounds", type=int, default=RUN["work.rounds"])
     arguments = parser.parse_args()
@@ -44,7 +45,8 @@ def main() -> None:
     def loss_on(rows: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.mse_loss(net(rows), torch.sin(rows))
 
-    run = {**RUN, "work.rounds": arguments.rounds, "founders": arguments.founder}
+    founders = [adloco_p2p.peer_id(folder) for folder in arguments.wait_for]
+    run = {**RUN, "work.rounds": arguments.rounds, "founders": founders}
     with adloco_p2p.Swarm(
         arguments.link or run,
         workdir=arguments.workdir,

@@ -19,7 +19,9 @@ from adloco_p2p.commands.swarm_members import (
     LOOK_SECONDS,
     Interrupts,
     Member,
+    Patience,
     Watch,
+    check_first,
     end,
     spawn,
     wait_for_ending,
@@ -38,9 +40,9 @@ from adloco_p2p.views import units
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 START_SECONDS = 600.0
-"""How long the first peer may take to listen; a cold machine imports slowly."""
+"""How long each step of the first peer may take until it listens; a cold machine imports slowly."""
 READY_SECONDS = 600.0
-"""How long all peers may take until they can train; each imports the libraries, reads the text and builds the model."""
+"""How long all peers together may stay at the same steps of their start, such as to read the text or to build the model."""
 OWN_PEERS = ("admission.kind=open", "admission.probation_rounds=0")
 """Settings for peers that all belong to the user: none needs an invitation, or has to earn its vote."""
 _ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
@@ -181,8 +183,8 @@ def _founders(arguments: argparse.Namespace, workdirs: Sequence[Path]) -> list[s
 
 def _wait_for_addresses(first: Member, steps: Steps, interrupts: Interrupts) -> list[str]:
     """Return the addresses that the first peer prints for others; empty where the user stops it. Raises SwarmError."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and not interrupts.is_asked:
+    patience = Patience(START_SECONDS)
+    while not patience.is_over(first.phase) and not interrupts.is_asked:
         match = _ADDRESSES.search(first.log.read_text(errors="replace"))
         if match:
             return match[1].split()
@@ -192,7 +194,9 @@ def _wait_for_addresses(first: Member, steps: Steps, interrupts: Interrupts) -> 
         time.sleep(LOOK_SECONDS)
     if interrupts.is_asked:
         return []
-    raise SwarmError(f"the first peer does not listen after {START_SECONDS:.0f} s; see {first.log}", code="E312")
+    raise SwarmError(
+        f"the first peer does not listen after {START_SECONDS:.0f} s at \u201c{first.phase}\u201d; see {first.log}", code="E312"
+    )
 
 
 def _follow(members: list[Member], view: View, interrupts: Interrupts, *, is_waiting: bool) -> None:
@@ -205,6 +209,7 @@ def _follow(members: list[Member], view: View, interrupts: Interrupts, *, is_wai
         if is_waiting:
             wait_until_ready(members, seconds=READY_SECONDS, interrupts=interrupts)
         while any(member.is_running for member in members):
+            check_first(members)
             time.sleep(LOOK_SECONDS)
         watch.finish()
     finally:

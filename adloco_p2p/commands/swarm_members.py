@@ -122,21 +122,48 @@ def wait_for_ending(workdirs: Sequence[Path]) -> None:
             time.sleep(LOOK_SECONDS)
 
 
+class Patience:
+    """A wait that ends only where nothing moves on: how long a start takes depends on the machine, the text and the model."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._steps: object = None
+        self._deadline = time.monotonic() + seconds
+
+    def is_over(self, steps: object) -> bool:
+        """Return whether the steps have been the same for so long."""
+        if steps != self._steps:
+            self._steps, self._deadline = steps, time.monotonic() + self._seconds
+        return time.monotonic() > self._deadline
+
+
 def wait_until_ready(members: Sequence[Member], *, seconds: float, interrupts: "Interrupts") -> None:
-    """Wait until all of them can train. Raises SwarmError that names each one which ended or is late, and why."""
-    deadline = time.monotonic() + seconds
+    """Wait until all of them can train, as long as one of them begins another step within `seconds`. Raises SwarmError that
+    names each one which ended or is late, and why."""
+    patience = Patience(seconds)
     while not all(member.is_ready for member in members) and not interrupts.is_asked:
         ended = [member for member in members if not member.is_running]
         if ended and all(member.process.returncode == 0 for member in ended):
             return  # the run is over already
         if ended:
             raise SwarmError("\n".join(f"{each.name} did not start: {each.last_words()}" for each in ended), code="E312")
-        if time.monotonic() > deadline:
+        if patience.is_over([member.phase for member in members]):
             late = [f"{each.name}, at \u201c{each.phase}\u201d, see {each.log}" for each in members if not each.is_ready]
             raise SwarmError(
-                f"not ready after {seconds:.0f} s: {'; '.join(late)}; with --no-wait the others begin without", code="E312"
+                f"not ready, and no step further in {seconds:.0f} s: {'; '.join(late)}; with --no-wait the others begin"
+                " without",
+                code="E312",
             )
         time.sleep(LOOK_SECONDS)
+
+
+def check_first(members: Sequence[Member]) -> None:
+    """Raise SwarmError where the first peer did not start, and the others look for its run in vain."""
+    first, *others = members
+    if first.is_running or first.process.returncode == 0 or first.is_connected:
+        return
+    if not any((member.workdir / "run.json").exists() for member in others):
+        raise SwarmError(f"{first.name} did not start: {first.last_words()}", code="E312")
 
 
 class Watch:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from adloco_p2p.storage.workdir import Workdir
 
 
+SWARM_SECONDS = 3600.0
+"""How long a peer of `swarm` looks for the first one, which may still read a long text or build a large model. The verb ends it
+when the first peer ends, or makes no progress."""
+
+
 def start(arguments: argparse.Namespace) -> int:
     """Create the run in the directory and train, or go on with it."""
     run = _run_config(arguments)
@@ -38,10 +43,7 @@ def start(arguments: argparse.Namespace) -> int:
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         run = workdir.with_protocol(run)
-        if run.data.heldout_path is not None and (workdir.run is None or workdir.run.digest != run.digest):
-            from adloco_p2p.data.source import check_heldout_apart
-
-            check_heldout_apart(run.data)
+        _check_heldout(run, is_new=workdir.run is None or workdir.run.digest != run.digest)
         workdir.adopt(run)  # before anything slow, so that a directory of another run is refused at once
         _keep_command(workdir, arguments)
         if is_complete(arguments.workdir):
@@ -64,6 +66,20 @@ def start(arguments: argparse.Namespace) -> int:
             embedding = _embedding(arguments, workdir, config)
             stop = asyncio.run(start_run(embedding, run, initial_peers=arguments.initial_peers))
     return _ended(stop, arguments)
+
+
+def _check_heldout(run: RunConfig, *, is_new: bool) -> None:
+    """Refuse a new run that is evaluated on what it is trained on; one that exists goes on, and its user reads it. Raises
+    ConfigError."""
+    if run.data.heldout_path is None:
+        return
+    from adloco_p2p.data.source import heldout_overlap
+
+    problem = heldout_overlap(run.data)
+    if problem is not None and is_new:
+        raise ConfigError(problem, code="E207")
+    if problem is not None:
+        say(f"warning: held-out losses of this run say little; {problem}")
 
 
 def _keep_command(workdir: "Workdir", arguments: argparse.Namespace) -> None:
@@ -137,9 +153,13 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
         _keep_command(workdir, arguments)
         with collecting_nothing():
             from adloco_p2p.runtime.network_node import join_run
-            from adloco_p2p.swarm.discovery.join import JoinTarget
+            from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, JoinTarget
 
-        target = JoinTarget(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
+        target = JoinTarget(
+            initial_peers=tuple(arguments.initial_peers),
+            run=arguments.run,
+            patience_seconds=DISCOVERY_SECONDS if getattr(arguments, "lifeline", None) is None else SWARM_SECONDS,
+        )
         stop = asyncio.run(join_run(_embedding(arguments, workdir, config), target))
     return _ended(stop, arguments)
 

@@ -40,9 +40,13 @@ class ExampleReader:
         return self._data.sequence_length
 
     def identity(self, row: Mapping[str, object]) -> str:
-        """Return the key that decides the row's side of the held-out split."""
-        # as text what JSON does not have: readers of files make times of other keys of a message
-        return json.dumps([row.get(column) for column in columns_of(self._data)], sort_keys=True, default=str)
+        """Return the key that decides the side of the held-out split of a row that was read: what is read of it, so that copies
+        with other ids or times in their messages lie on one side."""
+        messages = self._data.messages_column
+        if messages is None:
+            return json.dumps([row.get(column) for column in columns_of(self._data)])
+        said = [{"content": content, "role": role} for role, content in messages_of(row.get(messages), messages)]
+        return json.dumps([said])
 
     def read(self, row: Mapping[str, object]) -> Example | None:
         """Return the row as an example; None where nothing of it is learned within a row's length. Raises ConfigError for a

@@ -3,7 +3,7 @@
 import glob
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -104,21 +104,32 @@ def local_files(data: DataConfig) -> list[list[str]]:
     return [_local_files(replace(data, path=path), setting) for setting, path in _named_paths(data)]
 
 
-def check_heldout_apart(data: DataConfig) -> None:
-    """Raise ConfigError where files for evaluation are also trained on. Only a new run is checked, because runs that exist go
-    on."""
+def heldout_overlap(data: DataConfig) -> str | None:
+    """Return the problem where files for evaluation are also trained on, under their own name or another one; None where they
+    are not. Raises ConfigError where files are missing."""
     if data.heldout_path is None:
-        return
+        return None
     *trained, heldout = ({Path(name).resolve() for name in files} for files in local_files(data))
-    both = sorted(str(name) for name in heldout.intersection(set[Path]().union(*trained)))
-    if both:
-        more = f" and {len(both) - MAX_NAMED} more" if len(both) > MAX_NAMED else ""
-        raise ConfigError(
-            f"data.heldout_path: {', '.join(both[:MAX_NAMED])}{more} would also be trained on, by"
-            f" {'data.mixture' if data.mixture else 'data.path'}; name other files, or leave data.heldout_path out, so that"
-            " data.heldout_fraction of the documents is held out",
-            code="E207",
-        )
+    both = _with_content_of(set[Path]().union(*trained), heldout)
+    if not both:
+        return None
+    more = f" and {len(both) - MAX_NAMED} more" if len(both) > MAX_NAMED else ""
+    return (
+        f"data.heldout_path: {', '.join(both[:MAX_NAMED])}{more} would also be trained on, by"
+        f" {'data.mixture' if data.mixture else 'data.path'}; name files with other content, or leave data.heldout_path out, so"
+        " that data.heldout_fraction of the documents is held out"
+    )
+
+
+def _with_content_of(known: Collection[Path], files: Collection[Path]) -> list[str]:
+    """Return the names of the files that are among the known ones, or copies of one. Raises ConfigError."""
+    try:
+        sizes = {path: path.stat().st_size for path in {*known, *files}}
+        wanted = {sizes[path] for path in files} - {0}
+        contents = {_content_digest(path) for path in known if sizes[path] in wanted}  # few files have one size
+        return sorted(str(path) for path in files if path in known or (contents and _content_digest(path) in contents))
+    except OSError as error:
+        raise ConfigError(f"data.heldout_path: cannot be read: {error}", code="E207") from error
 
 
 def _named_paths(data: DataConfig) -> list[tuple[str, str]]:

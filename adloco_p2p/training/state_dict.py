@@ -37,7 +37,8 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
     for name in _WRAPPERS:
         if isinstance(found, dict) and isinstance(found.get(name), dict):
             found = found[name]
-    if not isinstance(found, dict) or not found or not all(isinstance(value, torch.Tensor) for value in found.values()):
+    named = found.items() if isinstance(found, dict) else ()
+    if not named or not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in named):
         raise ConfigError(
             f"--weights {path}: holds other things than tensors by name; write it with torch.save(model.state_dict(), FILE)",
             code="E209",

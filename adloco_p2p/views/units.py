@@ -130,8 +130,8 @@ def one_line(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return text in any language, such as a model's, with its line ends, spaces and joined letters; what cannot be printed, or
-    would turn the reading direction, becomes a replacement character."""
-    return "".join(each if _is_shown(each) else "\N{REPLACEMENT CHARACTER}" for each in text)
+    would turn the reading direction, becomes a replacement character. Line ends of Windows become plain ones."""
+    return "".join(each if _is_shown(each) else "\N{REPLACEMENT CHARACTER}" for each in text.replace("\r\n", "\n"))
 
 
 def _is_shown(character: str) -> bool:

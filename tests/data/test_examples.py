@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.chat_template import Example
 from adloco_p2p.data.examples import pack_examples
 from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.data.packing import Rows
 from adloco_p2p.data.sampling import MixedOrder, SampleOrder
 from adloco_p2p.data.source import files_digest
 from adloco_p2p.data.tokenizer import ByteTokenizer
@@ -63,9 +65,9 @@ def feed_of(run: RunConfig) -> IndexedFeed:
     return feed
 
 
-def learned_texts(feed: IndexedFeed) -> list[str]:
-    """Of each training row, the learned bytes."""
-    batch = feed.rows.training.gather(np.arange(feed.rows.training.num_rows))
+def learned_texts(rows: Rows) -> list[str]:
+    """Of each row, the learned bytes."""
+    batch = rows.gather(np.arange(rows.num_rows))
     labels = [row[row != IGNORED_LABEL].tolist() for row in batch.labels]
     return [bytes(token for token in row if token < 256).decode() for row in labels]
 
@@ -73,7 +75,7 @@ def learned_texts(feed: IndexedFeed) -> list[str]:
 def test_of_prompts_and_completions_the_completion_is_learned(tmp_path: Path, private_cache: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"ask": f"why {n:02d}?", "say": f"so {n:02d}."} for n in range(40)])
     run = run_over(source="json", path=path, prompt_column="ask", completion_column="say", heldout_fraction=0.1)
-    learned = "".join(learned_texts(feed_of(run)))
+    learned = "".join(learned_texts(feed_of(run).rows.training))
     assert "so 1" in learned and "why" not in learned
 
 
@@ -93,9 +95,9 @@ def test_conversations_are_learned_by_answers_and_long_ones_lose_their_end(
     run = run_over(source="json", path=path, messages_column="messages", sequence_length=64)
     run = replace(run, tokenizer=TokenizerConfig(source=str(save_tokenizer(tmp_path / "tokenizer"))))
     feed = feed_of(run)
-    learned = "".join(learned_texts(feed))
+    learned = "".join(learned_texts(feed.rows.training))
     assert "answer 0" in learned and "long long" in learned and "q" not in learned and "never" not in learned
-    assert all(text for text in learned_texts(feed)), "every row has something to learn"
+    assert all(text for text in learned_texts(feed.rows.training)), "every row has something to learn"
     assert "2 of 38 rows have nothing to learn within 64 tokens" in caplog.text
 
 
@@ -118,7 +120,21 @@ def test_other_keys_of_a_message_may_hold_anything(tmp_path: Path, private_cache
     path = write_rows(tmp_path / "a.jsonl", [{"messages": talk} for talk in talks])
     run = run_over(source="json", path=path, messages_column="messages", sequence_length=64)
     run = replace(run, tokenizer=TokenizerConfig(source=str(save_tokenizer(tmp_path / "tokenizer"))))
-    assert "assistant 1" in "".join(learned_texts(feed_of(run)))
+    assert "assistant 1" in "".join(learned_texts(feed_of(run).rows.training))
+
+
+def test_copies_of_a_conversation_with_other_ids_lie_on_one_side(tmp_path: Path, private_cache: Path) -> None:
+    def talk(number: int, copy: int) -> dict[str, Any]:
+        return {"messages": [{"role": role, "content": f"{role} {number}", "id": copy} for role in ("user", "assistant")]}
+
+    path = write_rows(tmp_path / "a.jsonl", [talk(number, copy) for copy in range(3) for number in range(60)])
+    run = run_over(source="json", path=path, messages_column="messages", sequence_length=64)
+    run = replace(run, tokenizer=TokenizerConfig(source=str(save_tokenizer(tmp_path / "tokenizer"))))
+    sides = feed_of(run).rows
+    training, heldout = (
+        set(re.findall(r"assistant \d+", "".join(learned_texts(side)))) for side in (sides.training, sides.heldout)
+    )
+    assert training and heldout and not training & heldout
 
 
 def test_nothing_to_learn_is_refused(tmp_path: Path, private_cache: Path) -> None:
@@ -180,7 +196,7 @@ def test_evaluation_on_a_named_file(tmp_path: Path, private_cache: Path) -> None
     feed = feed_of(run)
     heldout = bytes(token for token in feed.heldout(99).input_ids.flatten().tolist() if token < 256).decode()
     assert "other" in heldout and "train" not in heldout
-    assert "other" not in "".join(learned_texts(feed))
+    assert "other" not in "".join(learned_texts(feed.rows.training))
 
 
 # --- mixtures --------------------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from adloco_p2p.commands.evaluation import _over_file
-from adloco_p2p.config.run_config import DataConfig, RunConfig, TokenizerConfig
+from adloco_p2p.commands.train import _check_heldout
+from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data import indexing
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.packing import Rows, TokenRows
-from adloco_p2p.data.source import check_heldout_apart, files_digest, is_heldout
+from adloco_p2p.data.source import files_digest, heldout_overlap, is_heldout
 from adloco_p2p.data.tokenizer import ByteTokenizer
 from adloco_p2p.errors import ConfigError, StorageError
 from tests.data.files import DOCUMENTS, numbers, run_over, write_json, write_parquet, write_text
@@ -320,21 +321,30 @@ def test_problems_of_named_heldout_files_are_theirs(private_cache: Path, tmp_pat
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])
-def test_files_for_evaluation_that_are_also_trained_on_are_named(is_mixed: bool, tmp_path: Path) -> None:
-    for name in ("a.json", "b.json", "test.json"):
-        write_json(tmp_path / name, DOCUMENTS)
-    every, alone, held = (str(tmp_path / name) for name in ("*.json", "[ab].json", "test.json"))
+def test_files_for_evaluation_that_are_also_trained_on_are_named(
+    is_mixed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate(("a.json", "b.json", "test.json")):
+        write_json(tmp_path / name, DOCUMENTS[number:])
+    (tmp_path / "copy.json").write_bytes((tmp_path / "b.json").read_bytes())
+    every, alone, held, copy = (str(tmp_path / name) for name in ("*.json", "[ab].json", "test.json", "copy.json"))
 
-    def data(path: str) -> DataConfig:
-        named = run_over(source="json", path=None if is_mixed else path, heldout_path=held).data
-        return replace(named, mixture={path: 1.0} if is_mixed else {})
+    def run(path: str, heldout: str | None) -> RunConfig:
+        named = run_over(source="json", path=None if is_mixed else path, heldout_path=heldout)
+        return replace(named, data=replace(named.data, mixture={path: 1.0} if is_mixed else {}))
 
-    check_heldout_apart(data(alone))
-    check_heldout_apart(replace(data(every), heldout_path=None))
+    for path, heldout in ((alone, held), (every, None)):
+        assert heldout_overlap(run(path, heldout).data) is None
+        _check_heldout(run(path, heldout), is_new=True)
     by = "data.mixture" if is_mixed else "data.path"
-    with pytest.raises(ConfigError, match=rf"data\.heldout_path: \S+/test\.json would also be trained on, by {by}; ") as caught:
-        check_heldout_apart(data(every))
-    assert caught.value.code == "E207"
+    for path, heldout in ((every, held), (alone, copy)):
+        problem = rf"data\.heldout_path: {heldout} would also be trained on, by {by}; "
+        with pytest.raises(ConfigError, match=problem) as caught:
+            _check_heldout(run(path, heldout), is_new=True)
+        assert caught.value.code == "E207"
+        capsys.readouterr()
+        _check_heldout(run(path, heldout), is_new=False)  # a run that exists goes on
+        assert re.search(f"held-out losses of this run say little; {problem}", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

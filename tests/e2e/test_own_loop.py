@@ -1,8 +1,10 @@
 """Programs with a model and a loop of their own as peers: `examples/own_loop.py` in real processes."""
 
 import os
+import re
 import runpy
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -30,7 +32,7 @@ class Program:
     """One process of the example."""
 
     workdir: Path
-    arguments: tuple[object, ...]
+    arguments: Sequence[object]
     process: ForkServerProcess = field(init=False)
 
     def start(self) -> "Program":
@@ -62,14 +64,15 @@ class Program:
 
 
 def pair(folder: Path, *, rounds: int) -> tuple[Program, Program]:
-    """Two programs of one run, which begins when both are there."""
-    (folder / "a").mkdir(parents=True)
-    other = adloco_p2p.peer_id(folder / "b")
-    first = Program(folder / "a", ("--rounds", rounds, "--founder", other)).start()
+    """Two programs of one run, by the commands at the head of the example: the run begins when both are there."""
+    commands = re.findall(r"^    python examples/own_loop\.py (\S+) ([^#\n]*)", EXAMPLE.read_text(), re.MULTILINE)
+    (one, of_first), (other, of_second) = [(name, words.split()) for name, words in commands]
+    of_first = [str(folder / word) if word == other else word for word in of_first]
+    first = Program(folder / one, (*of_first, "--rounds", rounds)).start()
     link = first.said(r"^join link: (adloco://\S+)$")
     events = first.workdir / "events.jsonl"
     wait(lambda: events.exists() and '"founders"' in events.read_text(), "the first program to wait for the other")
-    return first, Program(folder / "b", ("--link", link)).start()
+    return first, Program(folder / other, [link if word == "LINK" else word for word in of_second]).start()
 
 
 def test_two_programs_end_with_one_model(tmp_path: Path) -> None:

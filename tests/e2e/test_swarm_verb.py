@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +20,13 @@ from adloco_p2p.commands import swarm as swarm_verb
 from adloco_p2p.commands import swarm_members
 from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.swarm import _conclude
-from adloco_p2p.commands.swarm_members import Interrupts, Member, wait_for_ending, wait_until_ready
+from adloco_p2p.commands.swarm_members import Interrupts, Member, Patience, check_first, wait_for_ending, wait_until_ready
+from adloco_p2p.commands.train import SWARM_SECONDS
 from adloco_p2p.config.load import load_run
 from adloco_p2p.core.model import canonical
 from adloco_p2p.errors import ConfigError, StorageError, SwarmError
+from adloco_p2p.runtime import network_node
+from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, JoinTarget
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY, run
 from tests.e2e.swarm_processes import processes_of, wait, write_swarm_config
 
@@ -106,8 +110,14 @@ def test_a_founder_that_ends_or_is_late_ends_the_swarm_and_is_named(tmp_path: Pa
         lost.process.wait()
         with pytest.raises(SwarmError, match=r"(?m)^peer-2 did not start: adloco-peer: E302: no peer$"):
             wait_until_ready([late, lost], seconds=600.0, interrupts=Interrupts([]))
-        with pytest.raises(SwarmError, match=r"peer-1, at .*peer-1\.log; with --no-wait"):
+        with pytest.raises(SwarmError, match=r"no step further in 0 s: peer-1, at .*peer-1\.log; with --no-wait"):
             wait_until_ready([late], seconds=0.0, interrupts=Interrupts([]))
+        check_first([late, lost])
+        with pytest.raises(SwarmError, match=r"(?m)^peer-2 did not start: adloco-peer: E302: no peer$"):
+            check_first([lost, late])  # it looks for the run of the first, which is not to come
+        late.workdir.mkdir()
+        (late.workdir / "run.json").touch()
+        check_first([lost, late])  # it has the run
     finally:
         late.process.kill()
         late.process.wait()
@@ -151,6 +161,39 @@ def test_peers_of_a_killed_swarm_may_notice_its_end_later_than_the_same_command_
             with pytest.raises(StorageError, match=f"in use by another adloco-peer .process {process.pid}"):
                 wait_for_ending([tmp_path])
         assert bool(said) == is_ending and (process.poll() is not None) == is_ending
+
+
+def test_a_start_may_take_long_as_long_as_it_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long depends on the machine, the text and the model."""
+    now = 0.0
+    monkeypatch.setattr(swarm_members, "time", SimpleNamespace(monotonic=lambda: now))
+    patience = Patience(300.0)
+    for step in ("importing libraries", "reading the text", "building the model"):
+        assert not patience.is_over(step)
+        now += 299.0
+        assert not patience.is_over(step)
+    now += 2.0
+    assert patience.is_over("building the model")
+
+
+def test_a_peer_of_a_swarm_waits_for_the_first_one_longer_than_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one announces the run once it has read the text and built the model, which may take minutes."""
+    targets: list[JoinTarget] = []
+
+    async def join_run(embedding: object, target: JoinTarget) -> None:
+        targets.append(target)
+        raise SwarmError("enough", code="E303")
+
+    monkeypatch.setattr(network_node, "join_run", join_run)
+    reading, writing = os.pipe()
+    address = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWCvfkdZi5h86kPjP1dwDqJ5v8fhg1TvwYuxoZ7xicXEYS"
+    for place, more in (("a", []), ("b", ["--lifeline", str(reading)])):
+        assert main(["join", "--initial-peers", address, "--workdir", str(tmp_path / place), "--plain", *more]) == 3
+    alone, of_swarm = targets
+    assert alone.patience_seconds == DISCOVERY_SECONDS and of_swarm.patience_seconds == SWARM_SECONDS
+    del writing  # stays open: the end of a lifeline ends this process
 
 
 def test_a_child_ends_when_its_parent_is_gone_however_that_ended() -> None:

@@ -93,7 +93,8 @@ def test_other_files_are_refused(content: bytes, name: str, tmp_path: Path) -> N
         read_state_dict(tmp_path / name)
 
 
-def test_other_things_than_tensors_are_refused(tmp_path: Path) -> None:
-    torch.save({"step": 7, "lr": 0.1}, tmp_path / "weights.pt")
+@pytest.mark.parametrize("content", [{"step": 7, "lr": 0.1}, {0: torch.ones(1)}, {}])
+def test_other_things_than_tensors_are_refused(content: dict[Any, Any], tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "weights.pt")
     with pytest.raises(ConfigError, match="other things than tensors by name"):
         read_state_dict(tmp_path / "weights.pt")

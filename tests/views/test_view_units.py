@@ -68,5 +68,6 @@ def test_text_in_any_language_keeps_its_spaces_and_loses_what_draws() -> None:
         "\U0001f469\u200d\U0001f52c",
     ):
         assert units.printable(kept) == kept
+    assert units.printable("a\r\nb\r\n") == "a\nb\n", "a model that learned from such files writes them"
     drawing = "\x00\x07\r\x1b\x7f\x9b\u00ad\u200e\u202e\u2028\u2066\ud800\ue000"
     assert set(units.printable(drawing)) == {"\N{REPLACEMENT CHARACTER}"}

@@ -36,13 +36,16 @@ class JoinTarget:
     """Addresses and join links; empty for the first peer of a run."""
     run: str | None
     """The digest of the run, or its beginning; needed where the DHT holds several runs."""
+    patience_seconds: float = DISCOVERY_SECONDS
+    """How long the run is looked for."""
 
 
-async def choose_run(discovery: Discovery, *, wanted: str | None) -> Digest:
-    """Return the run to join; a full digest is taken without a search. Raises ConfigError and SwarmError."""
+async def choose_run(discovery: Discovery, *, wanted: str | None, seconds: float = DISCOVERY_SECONDS) -> Digest:
+    """Return the run to join, found within `seconds`; a full digest is taken without a search. Raises ConfigError and
+    SwarmError."""
     if wanted is not None and len(wanted) == 64:
         return Digest(wanted)
-    deadline = time.monotonic() + DISCOVERY_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         records = [r for r in await discovery.list_runs() if wanted is None or r.run.startswith(wanted)]
         if len(records) == 1:
@@ -97,10 +100,12 @@ def _to_dial(announced: Collection[PeerId], members: Collection[PeerId]) -> list
     return [*sorted(known), *sorted(_RANDOM.sample(others, min(MAX_OTHERS_DIALLED, len(others))))]
 
 
-async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest) -> SignedManifest:
+async def find_manifest(
+    swarm_node: SwarmNode, discovery: Discovery, run: Digest, *, seconds: float = DISCOVERY_SECONDS
+) -> SignedManifest:
     """Fetch the run's manifest from any of its peers, or of those that this one is connected with. A peer prints its addresses
-    before it has loaded the model, and answers only afterwards, so peers are asked again for a while. Raises SwarmError."""
-    deadline = time.monotonic() + DISCOVERY_SECONDS
+    before it has loaded the model, and answers only afterwards, so peers are asked again for `seconds`. Raises SwarmError."""
+    deadline = time.monotonic() + seconds
     while True:
         known = await connect_to_run(swarm_node, discovery, run, should_retry=False)
         try:

@@ -11,7 +11,14 @@ import pytest
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery import join
-from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, LOOK_SECONDS, MAX_OTHERS_DIALLED, connect_to_run, find_manifest
+from adloco_p2p.swarm.discovery.join import (
+    DISCOVERY_SECONDS,
+    LOOK_SECONDS,
+    MAX_OTHERS_DIALLED,
+    choose_run,
+    connect_to_run,
+    find_manifest,
+)
 from adloco_p2p.swarm.p2p.dht_records import PeerRecord
 
 RUN = Digest("ab" * 32)
@@ -79,6 +86,30 @@ def test_of_names_without_a_seat_a_few_are_dialled_at_a_time_and_members_always(
         asyncio.run(connect_to_run(Node(), Flooded(), RUN, should_retry=True, members=members))  # type: ignore[arg-type]
     assert all(set(members) < found and len(found) == len(members) + MAX_OTHERS_DIALLED for found in dialled)
     assert set().union(*dialled) == {*members, *others}, "each has its turn"
+
+
+@pytest.mark.parametrize("patience", [DISCOVERY_SECONDS, 300.0])
+def test_a_run_that_is_not_announced_yet_is_looked_for_as_long_as_the_caller_wants(
+    patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Late:
+        async def list_runs(self) -> list[SimpleNamespace]:
+            return [SimpleNamespace(run=RUN)] if now > DISCOVERY_SECONDS + 10.0 else []
+
+    monkeypatch.setattr(join, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(join, "time", SimpleNamespace(monotonic=lambda: now))
+    found = choose_run(Late(), wanted=None, seconds=patience)  # type: ignore[arg-type]
+    if patience > DISCOVERY_SECONDS:
+        assert asyncio.run(found) == RUN
+    else:
+        with pytest.raises(SwarmError, match="no run is announced"):
+            asyncio.run(found)
 
 
 @pytest.mark.parametrize("ready_at", [0.0, 20.0, DISCOVERY_SECONDS + 10.0])
