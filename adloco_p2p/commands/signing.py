@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adloco_p2p.commands.audit import read_ledger
-from adloco_p2p.commands.console import say, say_json
+from adloco_p2p.commands.console import call, say, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.signers import change_problem
@@ -185,7 +185,7 @@ def _leave(signer: Signer, made: Statement, *, what: str, is_json: bool) -> int:
     keep_statement(signer.workdir, made)
     is_running = holder_of(signer.workdir) is not None
     carrier = "the next plan carries it" if is_running else "a plan carries it after the node of this directory has started"
-    words = f"signed: {what}; {carrier}, and adloco-peer members --workdir {signer.workdir} shows it then"
+    words = f"signed: {what}; {carrier}. It is shown then by: {call('members', '--workdir', signer.workdir)}"
     if is_json:
         about = {"action": made.action, "subject": made.subject or None, "serial": made.serial}
         say_json({**about, "is_running": is_running, "words": words})
