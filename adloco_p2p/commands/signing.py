@@ -17,7 +17,7 @@ from adloco_p2p.core.model.ledger_entry import NOBODY, Action, Statement
 from adloco_p2p.core.model.run_progress import samples_after
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.storage.admission_files import keep_statement, read_statements
+from adloco_p2p.storage.admission_files import keep_statement, read_statements, take_serial
 from adloco_p2p.storage.workdir import holder_of, read_run
 from adloco_p2p.swarm.p2p.identity import Identity, is_peer_id, signature
 
@@ -170,7 +170,7 @@ def _signed(
     unsigned = Statement(
         run=signer.run.digest,
         signer=signer.identity.peer_id,
-        serial=1 + max((known.serial for known in (*made, *waiting)), default=0),
+        serial=take_serial(signer.workdir, least=1 + max((known.serial for known in (*made, *waiting)), default=0)),
         action=action,
         subject=subject,
         round=round,
