@@ -20,13 +20,14 @@ import torch
 from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.cli.parser import Parser
-from adloco_p2p.commands import console, trained_model
+from adloco_p2p.commands import console, signing, trained_model
 from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.swarm import _conclude
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.commands.train import _ended, _keep_command, _run_config, shortest
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.run_config import DataConfig, RunConfig
+from adloco_p2p.core.model.course import AS_CONFIGURED
 from adloco_p2p.core.model.effects import Stop
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.storage.admission_files import keep_address, read_address
@@ -75,6 +76,18 @@ def test_a_peer_that_holds_no_model_gets_no_hint_to_export_it(
     monkeypatch.setattr(trained_model, "open_saved", lambda workdir: object())
     _ended(Stop(reason="complete", is_finished=True), arguments)
     assert f"adloco-peer export --workdir {arguments.workdir}" in capsys.readouterr().out
+
+
+def test_a_run_that_no_signer_pauses_or_ends_is_not_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Namespace(course=AS_CONFIGURED, round=3)
+    monkeypatch.setattr(
+        signing, "signer_of", lambda workdir: Namespace(workdir=workdir, round=3, ledger=Namespace(plans=[plan]))
+    )
+    assert main(["command", "resume", "--workdir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("nothing is signed: no signer pauses or ends the run")
+    assert not list(tmp_path.iterdir())
 
 
 LONG = "adloco://ab,/ip4/192.0.2.1/tcp/1/p2p/a"

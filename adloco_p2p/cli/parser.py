@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         misspelt = self._unknown(verb)
         if misspelt is None:
             self.print_usage(sys.stderr)
-        remark(error_words("E200", [misspelt or message + self._meant_workdir(message)]))
+        remark(error_words("E200", [misspelt or message + self._meant(message)]))
         self.exit(2)
 
     def _unknown(self, verb: str | None) -> str | None:
@@ -106,12 +106,14 @@ class Parser(argparse.ArgumentParser):
                 return f"{option}: no such option of {self.prog}" + (f"; did you mean {near[0]}?" if near else "")
         return None
 
-    def _meant_workdir(self, message: str) -> str:
-        """Return a hint where a working directory is given without its option."""
-        if "--workdir" not in message:
-            return ""
-        alone = [word for before, word in pairwise(["", *self._given]) if not before.startswith("-") and Path(word).is_dir()]
-        return f"; did you mean --workdir {shlex.quote(alone[0])}?" if alone else ""
+    def _meant(self, message: str) -> str:
+        """Return a hint where a link or a working directory is given without its option."""
+        alone = [word for before, word in pairwise(["", *self._given]) if not f"{before}{word}".startswith("-")]
+        links = [word for word in alone if word.startswith(("adloco://", "/ip4/", "/ip6/", "/dns"))]
+        if links and "--initial-peers" in self.format_help():
+            return f"; did you mean --initial-peers {shlex.quote(links[0])}?"
+        directories = [word for word in alone if Path(word).is_dir()] if "--workdir" in message else []
+        return f"; did you mean --workdir {shlex.quote(directories[0])}?" if directories else ""
 
 
 def _entry(name: str, verb: Parser) -> str:

@@ -158,6 +158,7 @@ class Steps:
         self._frames = _FRAMES if (stream.encoding or "").lower().startswith("utf") else _ASCII_FRAMES
         self._lock = threading.RLock()  # the handler of a signal may print while its thread holds the lock
         self._step: str | None = None
+        self._progress = ""
         self._since = 0.0
         self._thread: threading.Thread | None = None
 
@@ -169,7 +170,7 @@ class Steps:
         _shown = self if step is not None else None
         with self._lock:
             self._leave()
-            self._step, self._since = step, time.monotonic()
+            self._step, self._progress, self._since = step, "", time.monotonic()
             if step is not None and self._is_plain:
                 print(step, file=self._stream, flush=True)
             if step is not None and self._is_live:
@@ -177,6 +178,10 @@ class Steps:
         if step is not None and self._is_live and self._thread is None:
             self._thread = threading.Thread(target=self._move, name="steps", daemon=True)
             self._thread.start()
+
+    def show_progress(self, words: str) -> None:
+        """Show beside the step how far it has come."""
+        self._progress = f" {words}"
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -205,7 +210,7 @@ class Steps:
                 self._draw(frame)
 
     def _draw(self, frame: str) -> None:
-        line = self._cut(f"{frame} {self._step}  {time.monotonic() - self._since:.0f} s")
+        line = self._cut(f"{frame} {self._step}{self._progress}  {time.monotonic() - self._since:.0f} s")
         self._stream.write(f"\r\x1b[2K{line}")
         self._stream.flush()
 

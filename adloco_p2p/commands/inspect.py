@@ -76,7 +76,7 @@ def _comparison(arguments: argparse.Namespace) -> list[Path]:
         raise ConfigError(f"--labels: {len(labels)} for {len(arguments.runs)} runs; give one per run", code="E200")
     runs = []
     for workdir, label in zip(arguments.runs, labels, strict=True):
-        events, run = recorded_events(workdir / "events.jsonl"), read_run(workdir)
+        events, run = recorded_events(workdir / "events.jsonl", option="RUN"), read_run(workdir)
         own = replay(events)
         of_all = _status_of_all(workdir, events) or own
         runs.append(ComparedRun(label=label, seed=run.seed if run is not None else 0, own=own, of_all=of_all))

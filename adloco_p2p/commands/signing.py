@@ -74,6 +74,9 @@ def command(arguments: argparse.Namespace) -> int:
             made = _signed(signer, "pause", round=arguments.from_round, reason=arguments.reason)
             what = f"the pause{_when('before', arguments.from_round, signer)}"
         case "resume":
+            if not _has_what_resume_ends(signer):
+                words = "nothing is signed: no signer pauses or ends the run, so there is nothing to resume"
+                return _told("resume", None, serial=None, is_running=_is_running(signer), words=words, is_json=arguments.json)
             made = _signed(signer, "resume", reason=arguments.reason)
             what = "the resumption"
         case _:
@@ -83,6 +86,13 @@ def command(arguments: argparse.Namespace) -> int:
             )
             what = f"the change{_when('from', arguments.from_round, signer)}"
     return _leave(signer, made, what=what, is_json=arguments.json)
+
+
+def _has_what_resume_ends(signer: Signer) -> bool:
+    """Return whether the run is, or will be, paused or ended by an order: of the last plan, or of a statement on its way."""
+    course = signer.ledger.plans[-1].course
+    waiting = (statement.action for statement in read_statements(signer.workdir).values())
+    return course.paused_from is not None or course.last_round is not None or not {"pause", "stop"}.isdisjoint(waiting)
 
 
 def _settings(arguments: argparse.Namespace, signer: Signer) -> Settings:
@@ -183,12 +193,20 @@ def _signed(
 
 def _leave(signer: Signer, made: Statement, *, what: str, is_json: bool) -> int:
     keep_statement(signer.workdir, made)
-    is_running = holder_of(signer.workdir) is not None
+    is_running = _is_running(signer)
     carrier = "the next plan carries it" if is_running else "a plan carries it after the node of this directory has started"
     words = f"signed: {what}; {carrier}. It is shown then by: {call('members', '--workdir', signer.workdir)}"
+    subject = made.subject or None
+    return _told(made.action, subject, serial=made.serial, is_running=is_running, words=words, is_json=is_json)
+
+
+def _is_running(signer: Signer) -> bool:
+    return holder_of(signer.workdir) is not None
+
+
+def _told(action: Action, subject: PeerId | None, *, serial: int | None, is_running: bool, words: str, is_json: bool) -> int:
     if is_json:
-        about = {"action": made.action, "subject": made.subject or None, "serial": made.serial}
-        say_json({**about, "is_running": is_running, "words": words})
+        say_json({"action": action, "subject": subject, "serial": serial, "is_running": is_running, "words": words})
     else:
         say(words)
     return 0
