@@ -58,6 +58,10 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 def _on_heldout(arguments: argparse.Namespace) -> int:
     """Print held-out loss and perplexity of every live instance, and of the merge of all."""
+    saved, states = read_saved(
+        arguments.workdir,
+        lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
+    )
     from adloco_p2p.config.peer_config import PeerConfig
     from adloco_p2p.core.model.scalars import PeerId
     from adloco_p2p.core.planning.merge_policy import final_merge
@@ -65,10 +69,6 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
     from adloco_p2p.training.evaluate import perplexity
     from adloco_p2p.training.hosting import Hosting
 
-    saved, states = read_saved(
-        arguments.workdir,
-        lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
-    )
     evaluated = saved.sources if arguments.data is None else _over_file(saved.sources, arguments.data)
     engine = Hosting(evaluated, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data"))
     for instance in saved.instances:

@@ -101,7 +101,7 @@ def _with_prompts_by(write_prompt: WritePrompt, kind: type) -> type:
 def _silent(bar: Any, words: str, on_progress: Callable[[str], None]) -> type:
     """Return a kind of tqdm's progress bar that draws nothing, and tells `on_progress` where it is instead."""
 
-    class Silent(bar):
+    class Silent(bar):  # type: ignore[misc]  # tqdm has no types
         def __init__(self, *arguments: Any, **settings: Any) -> None:
             super().__init__(*arguments, **(settings | {"file": io.StringIO()}))
 
