@@ -90,6 +90,37 @@ def test_a_run_that_no_signer_pauses_or_ends_is_not_resumed(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["join", "adloco://ab", "--workdir", "x"], "did you mean --initial-peers adloco://ab?"),
+        (["doctor", "/ip4/192.0.2.1/tcp/1"], "did you mean --initial-peers /ip4/192.0.2.1/tcp/1?"),
+        (["report", "none", "--output", "out"], "E212: RUN none: no events"),
+        (["report", "--workdir", "none", "--output", "out"], "E212: --workdir none: no events"),
+    ],
+)
+def test_an_error_names_what_was_given(
+    words: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert main(words) == 2
+    except SystemExit as end:
+        assert end.code == 2
+    assert named in capsys.readouterr().err
+
+
+def test_commands_for_copying_quote_their_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workdir = tmp_path / "my run"
+    assert main(["export", "--workdir", str(workdir), "--output", str(tmp_path / "model")]) == 2
+    assert f"`adloco-peer start CONFIG --workdir '{workdir}'` makes one" in capsys.readouterr().err
+    _ended(
+        Stop(reason="paused", is_finished=False),
+        Namespace(workdir=workdir, command_line=shlex.join(["adloco-peer", "start", "--workdir", str(workdir)])),
+    )
+    assert f"continue with: adloco-peer start --workdir '{workdir}'" in capsys.readouterr().out
+
+
 LONG = "adloco://ab,/ip4/192.0.2.1/tcp/1/p2p/a"
 
 
