@@ -85,9 +85,13 @@ class _Head:
     time: float
 
 
+class EventOfAnotherVersion(ValueError):
+    """An event whose form is not the one that this version writes."""
+
+
 def decode_event(line: str | bytes) -> Stamped | None:
     """Decode a line of an event file, without its end; None for an event unknown to this version. Unknown fields are left out.
-    Raises ValueError where the line is no event, or does not have the form of this version."""
+    Raises ValueError where the line is no event, and EventOfAnotherVersion where it does not have the form of this one."""
     try:
         head: _Head = _adapter(_Head).validate_json(line, strict=True)
     except ValidationError:
@@ -99,7 +103,7 @@ def decode_event(line: str | bytes) -> Stamped | None:
     try:
         return Stamped(time=head.time, event=adapter.validate_json(line, strict=True))
     except ValidationError as error:
-        raise ValueError(
+        raise EventOfAnotherVersion(
             f"the event `{head.event}` does not have the form that this version writes ({_first_fault(error)})"
         ) from None
 

@@ -1,5 +1,6 @@
 """The command line itself: what its help shows, that its examples are right, and what a shell can complete."""
 
+import contextlib
 import io
 import json
 import os
@@ -20,13 +21,14 @@ import torch
 from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.cli.parser import Parser
-from adloco_p2p.commands import console, trained_model
+from adloco_p2p.commands import console, signing, trained_model
 from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.swarm import _conclude
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.commands.train import _ended, _keep_command, _run_config, shortest
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.run_config import DataConfig, RunConfig
+from adloco_p2p.core.model.course import AS_CONFIGURED
 from adloco_p2p.core.model.effects import Stop
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.storage.admission_files import keep_address, read_address
@@ -75,6 +77,47 @@ def test_a_peer_that_holds_no_model_gets_no_hint_to_export_it(
     monkeypatch.setattr(trained_model, "open_saved", lambda workdir: object())
     _ended(Stop(reason="complete", is_finished=True), arguments)
     assert f"adloco-peer export --workdir {arguments.workdir}" in capsys.readouterr().out
+
+
+def test_a_run_that_no_signer_pauses_or_ends_is_not_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Namespace(course=AS_CONFIGURED, round=3)
+    monkeypatch.setattr(
+        signing, "signer_of", lambda workdir: Namespace(workdir=workdir, round=3, ledger=Namespace(plans=[plan]))
+    )
+    assert main(["command", "resume", "--workdir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("nothing is signed: no signer pauses or ends the run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["join", "adloco://ab", "--workdir", "x"], "did you mean --initial-peers adloco://ab?"),
+        (["doctor", "/ip4/192.0.2.1/tcp/1"], "did you mean --initial-peers /ip4/192.0.2.1/tcp/1?"),
+        (["report", "none", "--output", "out"], "E212: RUN none: no events"),
+        (["report", "--workdir", "none", "--output", "out"], "E212: --workdir none: no events"),
+    ],
+)
+def test_an_error_names_what_was_given(
+    words: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(SystemExit):  # argparse's own errors end the process
+        main(words)
+    assert named in capsys.readouterr().err
+
+
+def test_commands_for_copying_quote_their_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workdir = tmp_path / "my run"
+    assert main(["export", "--workdir", str(workdir), "--output", str(tmp_path / "model")]) == 2
+    assert f"`adloco-peer start CONFIG --workdir '{workdir}'` makes one" in capsys.readouterr().err
+    _ended(
+        Stop(reason="paused", is_finished=False),
+        Namespace(workdir=workdir, command_line=shlex.join(["adloco-peer", "start", "--workdir", str(workdir)])),
+    )
+    assert f"continue with: adloco-peer start --workdir '{workdir}'" in capsys.readouterr().out
 
 
 LONG = "adloco://ab,/ip4/192.0.2.1/tcp/1/p2p/a"

@@ -8,13 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tqdm
 
+from adloco_p2p.cli import main
 from adloco_p2p.commands import evaluation
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import LARGEST_SCALAR
 from adloco_p2p.core.planning import merge_policy
 from adloco_p2p.data import feed
 from adloco_p2p.training import hosting
+from adloco_p2p.training.task_scores import _silent
 
 
 class Engine:
@@ -32,6 +35,30 @@ class Engine:
 
     def probe_merge(self, merge: object) -> Any:
         return SimpleNamespace(merged_loss=LARGEST_SCALAR)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (["--data", "none.txt"], "--data none.txt: no such file"),
+        (["--tasks", "none.yaml"], "--tasks none.yaml: no such file"),
+        (["--tasks", "mine", "--tasks-path", "none"], "--tasks-path none: no such directory"),
+    ],
+)
+def test_a_wrong_path_is_reported_before_anything_is_read(
+    option: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluation, "read_saved", lambda workdir, read: pytest.fail("it takes a minute to read"))
+    assert main(["evaluate", "--workdir", "work", *option]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_bars_of_others_draw_nothing_and_say_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    bar = _silent(tqdm.tqdm, "answers scored", said.append)
+    assert list(bar(range(3), disable=False, desc="Running requests")) == [0, 1, 2]
+    assert said[0] == "0 of 3 answers scored" and said[-1] == "3 of 3 answers scored"
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -78,5 +78,5 @@ def test_the_doctors_report_is_text() -> None:
     """Other peers tell at which address they see this machine, and why they refuse to help."""
     written = io.StringIO()
     result = CheckResult(check="dial back", outcome="warning", found=f"no NAT in between: others see {EVIL}", code="E322")
-    Console(file=written, width=200).print(render([result]))
+    Console(file=written, width=200).print(render([result], 200))
     assert "others see" in written.getvalue() and is_harmless(written.getvalue())

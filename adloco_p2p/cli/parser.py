@@ -3,15 +3,16 @@
 import argparse
 import difflib
 import re
+import shlex
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
+from adloco_p2p.commands.console import remark
 from adloco_p2p.error_codes import ERROR_CODES
 
 HELP_WIDTH = 100
@@ -31,11 +32,25 @@ def error_words(code: str, problems: Sequence[str]) -> str:
     return "\n".join([*lines, f"  cause:  {entry.cause}", f"  remedy: {entry.remedy}"])
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """argparse's help, which breaks no word: argparse itself breaks `held-out` at its hyphen, and a long word anywhere."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        from adloco_p2p.views.wrapping import wrapped
+
+        return wrapped(text, width, hanging=0).split("\n")
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        from adloco_p2p.views.wrapping import wrapped
+
+        return super()._fill_text(wrapped(text, width), width, indent)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors carry a code, as all others do, and suggest what was probably meant."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        super().__init__(formatter_class=_Help, **settings)
         self.verbs: Mapping[str, Parser] = {}
         self._tasks: dict[str, list[str]] = {}
         self._given: list[str] = []
@@ -55,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         for title, names in self._tasks.items():
             parts.append("\n".join([f"{title}:", *(_entry(name, self.verbs[name]) for name in names)]))
         options = [f"{self.prog} VERB --help   the options of a verb, with examples", f"{self.prog} --version"]
-        for title, lines in (("more", options), ("where to begin", FIRST)):
+        for title, lines in (("more", options), ("where to begin", [_beginning(line) for line in FIRST])):
             parts.append("\n".join([f"{title}:", *(f"  {line}" for line in lines)]))
         return "\n\n".join(parts) + "\n"
 
@@ -75,7 +90,8 @@ class Parser(argparse.ArgumentParser):
         misspelt = self._unknown(verb)
         if misspelt is None:
             self.print_usage(sys.stderr)
-        self.exit(2, error_words("E200", [misspelt or message + self._meant_workdir(message)]) + "\n")
+        remark(error_words("E200", [misspelt or message + self._meant(message)]))
+        self.exit(2)
 
     def _unknown(self, verb: str | None) -> str | None:
         """Describe a misspelt verb or option, if there is one; argparse would report what is missing instead."""
@@ -90,12 +106,14 @@ class Parser(argparse.ArgumentParser):
                 return f"{option}: no such option of {self.prog}" + (f"; did you mean {near[0]}?" if near else "")
         return None
 
-    def _meant_workdir(self, message: str) -> str:
-        """Return a hint where a working directory is given without its option."""
-        if "--workdir" not in message:
-            return ""
-        alone = [word for before, word in pairwise(["", *self._given]) if not before.startswith("-") and Path(word).is_dir()]
-        return f"; did you mean --workdir {alone[0]}?" if alone else ""
+    def _meant(self, message: str) -> str:
+        """Return a hint where a link or a working directory is given without its option."""
+        alone = [word for before, word in pairwise(["", *self._given]) if not f"{before}{word}".startswith("-")]
+        links = [word for word in alone if word.startswith(("adloco://", "/ip4/", "/ip6/", "/dns"))]
+        if links and "--initial-peers" in self.format_help():
+            return f"; did you mean --initial-peers {shlex.quote(links[0])}?"
+        directories = [word for word in alone if Path(word).is_dir()] if "--workdir" in message else []
+        return f"; did you mean --workdir {shlex.quote(directories[0])}?" if directories else ""
 
 
 def _entry(name: str, verb: Parser) -> str:
@@ -103,13 +121,21 @@ def _entry(name: str, verb: Parser) -> str:
     return _wrapped(f"  {name:<{VERB_WIDTH}}{verb.description}", indent=VERB_WIDTH + 2)
 
 
+def _beginning(line: str) -> str:
+    """Return a first command with its purpose, which has a line of its own where the terminal is narrow."""
+    command, _, purpose = line.partition("    ")
+    return line if len(line) + 2 < shutil.get_terminal_size().columns else f"{command}\n      {purpose.lstrip()}"
+
+
 def _wrapped(text: str, *, indent: int = 0) -> str:
     """Wrap the text to this terminal, with the second and later lines indented."""
-    return textwrap.fill(text, min(HELP_WIDTH, shutil.get_terminal_size().columns - 1), subsequent_indent=" " * indent)
+    from adloco_p2p.views.wrapping import wrapped
+
+    return text[:indent] + wrapped(text[indent:], min(HELP_WIDTH, shutil.get_terminal_size().columns - 1), hanging=indent)
 
 
 def add_verb(verbs: Verbs, name: str, words: str, *, of: str = "") -> Parser:
     """Add a verb with its purpose, and its examples below its options. `of`: the verb that comes before this one."""
     key = f"{of} {name}".lstrip()
     examples = "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[key])])
-    return verbs.add_parser(name, help=words, description=_wrapped(words), epilog=examples)  # argparse wraps neither
+    return verbs.add_parser(name, help=words, description=words, epilog=examples)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from adloco_p2p.commands.console import say, say_json
+from adloco_p2p.commands.console import say, say_exactly, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.admission import Ruling
 from adloco_p2p.core.ledger.ledger import Ledger, chain, unconnected
@@ -82,7 +82,7 @@ def bans(arguments: argparse.Namespace) -> int:
     _, ledger = read_ledger(arguments.workdir)
     in_force = list(ledger.admissions.bans().values())
     if arguments.json:
-        say(json.dumps([ban_fields(ruling) for ruling in in_force]))
+        say_exactly(json.dumps([ban_fields(ruling) for ruling in in_force]))
         return 0
     for line in ban_lines(in_force) or ["nobody is banned"]:
         say(line)
@@ -183,7 +183,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         )
     ]
     if arguments.json:
-        say(json.dumps([canonical.to_plain(result) for result in results]))
+        say_exactly(json.dumps([canonical.to_plain(result) for result in results]))
     else:
         say(summary(results))
     return EXIT_BROKEN if any(result.violation is not None for result in results) else 0

@@ -37,7 +37,14 @@ _shown: "Steps | None" = None
 
 
 def say(text: str) -> None:
-    """Print text for the user at once, above the step that is under way. It may quote others: a ledger, or a model's text."""
+    """Print text for the user at once, above the step that is under way. It may quote others, such as a ledger."""
+    from adloco_p2p.views.wrapping import fitted
+
+    say_exactly(fitted(text, sys.stdout))
+
+
+def say_exactly(text: str) -> None:
+    """Print a result whose line ends are its own, such as a model's text or a document for programs."""
     from adloco_p2p.views.units import printable
 
     with _step_aside():
@@ -47,9 +54,10 @@ def say(text: str) -> None:
 def remark(text: str) -> None:
     """Print to stderr what a person should know about a result, so that a file or a pipe gets the result alone."""
     from adloco_p2p.views.units import printable
+    from adloco_p2p.views.wrapping import fitted
 
     with _step_aside():
-        print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
+        print(fitted(printable(text), sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
 
 
 OUTPUT_VERSION = 1
@@ -59,7 +67,7 @@ OUTPUT_VERSION = 1
 
 def say_json(fields: Mapping[str, Any]) -> None:
     """Print a result for a program: one JSON object on a line."""
-    say(json.dumps({"output_version": OUTPUT_VERSION, **fields}))
+    say_exactly(json.dumps({"output_version": OUTPUT_VERSION, **fields}))
 
 
 def program() -> str:
@@ -67,6 +75,11 @@ def program() -> str:
     alone, as in an environment that is not active."""
     called = Path(sys.argv[0])
     return "adloco-peer" if called.name != "adloco-peer" or shutil.which(called.name) else shlex.quote(sys.argv[0])
+
+
+def call(*words: object) -> str:
+    """Return the command line by which the user can call this program with these words, for copying."""
+    return f"{program()} {shlex.join(map(str, words))}"
 
 
 def as_called(command: str) -> str:
@@ -145,6 +158,7 @@ class Steps:
         self._frames = _FRAMES if (stream.encoding or "").lower().startswith("utf") else _ASCII_FRAMES
         self._lock = threading.RLock()  # the handler of a signal may print while its thread holds the lock
         self._step: str | None = None
+        self._progress = ""
         self._since = 0.0
         self._thread: threading.Thread | None = None
 
@@ -156,7 +170,7 @@ class Steps:
         _shown = self if step is not None else None
         with self._lock:
             self._leave()
-            self._step, self._since = step, time.monotonic()
+            self._step, self._progress, self._since = step, "", time.monotonic()
             if step is not None and self._is_plain:
                 print(step, file=self._stream, flush=True)
             if step is not None and self._is_live:
@@ -164,6 +178,10 @@ class Steps:
         if step is not None and self._is_live and self._thread is None:
             self._thread = threading.Thread(target=self._move, name="steps", daemon=True)
             self._thread.start()
+
+    def show_progress(self, words: str) -> None:
+        """Show beside the step how far it has come."""
+        self._progress = f" {words}"
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -192,7 +210,7 @@ class Steps:
                 self._draw(frame)
 
     def _draw(self, frame: str) -> None:
-        line = self._cut(f"{frame} {self._step}  {time.monotonic() - self._since:.0f} s")
+        line = self._cut(f"{frame} {self._step}{self._progress}  {time.monotonic() - self._since:.0f} s")
         self._stream.write(f"\r\x1b[2K{line}")
         self._stream.flush()
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from adloco_p2p.commands.console import as_called, program, say, say_json
+from adloco_p2p.commands.console import as_called, call, say, say_json
 from adloco_p2p.commands.train import leads_to_others
 from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
@@ -71,13 +71,13 @@ def _last_words(workdir: Path, status: Status) -> str:
     loss = f", held-out loss {units.loss(finish.heldout_loss)}" if finish.heldout_loss is not None else ""
     order = f"; {words}" if (words := own_part.ended_by_signer(status)) else ""
     end = f"finished: {progress.position(status)}{loss}, {units.count(finish.tokens)} tokens{order}"
-    pictures = f"  the pictures: {program()} report --workdir {workdir} --output DIR"
+    pictures = f"  the pictures: {call('report', '--workdir', workdir, '--output', 'DIR')}"
     if run is not None and run.model.program:
         return f"{end}\n{pictures}"  # the program has the model
     if status.last_checkpoint is None:
         return f"{end}\n{pictures}\n  no model of it is here: peers that trained, or kept, can export it"
-    model = f"  the model:    {program()} export --workdir {workdir} --output DIR"
-    following = f"  a new run from it: {program()} start CONFIG --workdir NEW --set model.pretrained=DIR"
+    model = f"  the model:    {call('export', '--workdir', workdir, '--output', 'DIR')}"
+    following = f"  a new run from it: {call('start', 'CONFIG', '--workdir', 'NEW', '--set', 'model.pretrained=DIR')}"
     return "\n".join([end, model, pictures, following])
 
 
@@ -90,10 +90,10 @@ def _continuing(workdir: Path, last: Status | None) -> str:
     why = f"the last one stopped: {last.stopping}; " if last is not None and last.state == "stopped" else ""
     stopping = (last.stopping if last is not None else None) or ""
     if stopping.startswith(ERROR_CODES["E221"].title):  # the same command would be refused again
-        return f"{why}with another link its run goes on: {program()} join --initial-peers LINK --workdir {workdir}"
+        return f"{why}with another link its run goes on: {call('join', '--initial-peers', 'LINK', '--workdir', workdir)}"
     command = read_command(workdir)
     if command.startswith("adloco-peer start ") or leads_to_others(workdir):  # a link that is needed is not kept
-        return f"{why}its run goes on with: {as_called(command or f'adloco-peer join --workdir {workdir}')}"
+        return f"{why}its run goes on with: {as_called(command) if command else call('join', '--workdir', workdir)}"
     return f"{why}its run goes on with the command that started it"
 
 

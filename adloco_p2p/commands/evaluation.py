@@ -35,6 +35,7 @@ FIRST_TO_GO = "1000"
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print scores on tasks where some are named, and the held-out loss otherwise."""
+    _check_files(arguments)
     if arguments.tasks:
         return _on_tasks(arguments)
     given = {"--limit": arguments.limit, "--chat": arguments.chat or None, "--tasks-path": arguments.tasks_path}
@@ -44,8 +45,23 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return _on_heldout(arguments)
 
 
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for a wrong path at once, before libraries are imported for minutes."""
+    if arguments.data is not None:
+        _check_data(arguments.data)
+    if arguments.tasks_path is not None and not arguments.tasks_path.is_dir():
+        raise ConfigError(f"--tasks-path {arguments.tasks_path}: no such directory", code="E223")
+    for task in arguments.tasks or ():
+        if task.endswith((".yaml", ".yml")) and not Path(task).is_file():
+            raise ConfigError(f"--tasks {task}: no such file", code="E223")
+
+
 def _on_heldout(arguments: argparse.Namespace) -> int:
     """Print held-out loss and perplexity of every live instance, and of the merge of all."""
+    saved, states = read_saved(
+        arguments.workdir,
+        lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
+    )
     from adloco_p2p.config.peer_config import PeerConfig
     from adloco_p2p.core.model.scalars import PeerId
     from adloco_p2p.core.planning.merge_policy import final_merge
@@ -53,10 +69,6 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
     from adloco_p2p.training.evaluate import perplexity
     from adloco_p2p.training.hosting import Hosting
 
-    saved, states = read_saved(
-        arguments.workdir,
-        lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
-    )
     evaluated = saved.sources if arguments.data is None else _over_file(saved.sources, arguments.data)
     engine = Hosting(evaluated, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data"))
     for instance in saved.instances:
@@ -108,17 +120,19 @@ _KINDS: dict[str, Literal["json", "text", "parquet", "arrow"]] = {
 }
 
 
-def _over_file(run: RunConfig, file: Path) -> RunConfig:
-    """Return the run with the data of one file, read by the same columns and in rows of the same length. Raises ConfigError."""
-    kind = _KINDS.get(file.suffix)
-    if kind is None or not file.is_file():
-        problem = "no such file" if kind is not None else f"only {', '.join(_KINDS)} are read"
+def _check_data(file: Path) -> None:
+    if file.suffix not in _KINDS or not file.is_file():
+        problem = "no such file" if file.suffix in _KINDS else f"only {', '.join(_KINDS)} are read"
         raise ConfigError(f"--data {file}: {problem}; name one with the columns that the run reads", code="E207")
+
+
+def _over_file(run: RunConfig, file: Path) -> RunConfig:
+    """Return the run with the data of one file, read by the same columns and in rows of the same length."""
     columns = {
         name: getattr(run.data, name) for name in ("text_column", "messages_column", "prompt_column", "completion_column")
     }
     data = DataConfig(
-        source=kind,
+        source=_KINDS[file.suffix],
         path=glob.escape(str(file)),
         heldout_path=glob.escape(str(file)),
         sequence_length=run.data.sequence_length,
@@ -154,6 +168,7 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
     plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)
     tokenizer = _transformers_tokenizer(saved.sources)
     prompts = _prompts(tokenizer) if arguments.chat else None
+    arguments.steps.enter("scoring")
     with contextlib.closing(prompts) if prompts is not None else contextlib.nullcontext():
         scores = score_tasks(
             plain.to(select_device(PeerConfig(device="auto" if arguments.lifeline is None else "cpu"))).eval(),
@@ -163,6 +178,7 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
             limit=arguments.limit,
             write_prompt=None if prompts is None else prompts.write,
             tasks_path=arguments.tasks_path,
+            on_progress=arguments.steps.show_progress,
         )
     digest = canonical.digest([score.digest for score in scores])
     if arguments.json:

@@ -1,6 +1,7 @@
 """The verb that makes a model directory from a state dict, for `model.pretrained`."""
 
 import argparse
+import shlex
 from dataclasses import replace
 
 from adloco_p2p.commands.console import say, say_json
@@ -38,5 +39,6 @@ def import_weights(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"output": str(arguments.output), "parameters": num_values})
     else:
-        say(f"{arguments.output}: {num_values:,} parameters; start from them: --set model.pretrained={arguments.output}")
+        setting = shlex.quote(f"model.pretrained={arguments.output}")
+        say(f"{arguments.output}: {num_values:,} parameters; start from them: --set {setting}")
     return 0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adloco_p2p.commands.console import say, say_json
+from adloco_p2p.commands.console import remark, say, say_exactly, say_json
 from adloco_p2p.config.load import load_peer, load_run, show
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.telemetry import Stamped
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 def show_config(arguments: argparse.Namespace) -> int:
     """Print every setting of a run, or of this machine, with its value, origin and meaning."""
+    say_shown = say_exactly if arguments.json else say
     is_machine = arguments.peer or arguments.peer_config is not None or bool(arguments.peer_set)
     if is_machine and (arguments.config is not None or arguments.set):
         raise ConfigError("--peer shows this machine's settings: leave out CONFIG and --set, which are a run's", code="E200")
     if is_machine:
-        say(show(load_peer(arguments.peer_config, arguments.peer_set), arguments.json))
+        say_shown(show(load_peer(arguments.peer_config, arguments.peer_set), arguments.json))
     else:
         loaded = load_run(arguments.config, arguments.set)
-        say(show(loaded, arguments.json))
+        say_shown(show(loaded, arguments.json))
+        for notice in loaded.notices:
+            remark(notice)
         if not arguments.json:
             _say_prices(loaded.value)
     return 0
@@ -76,7 +79,7 @@ def _comparison(arguments: argparse.Namespace) -> list[Path]:
         raise ConfigError(f"--labels: {len(labels)} for {len(arguments.runs)} runs; give one per run", code="E200")
     runs = []
     for workdir, label in zip(arguments.runs, labels, strict=True):
-        events, run = recorded_events(workdir / "events.jsonl"), read_run(workdir)
+        events, run = recorded_events(workdir / "events.jsonl", option="RUN"), read_run(workdir)
         own = replay(events)
         of_all = _status_of_all(workdir, events) or own
         runs.append(ComparedRun(label=label, seed=run.seed if run is not None else 0, own=own, of_all=of_all))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from adloco_p2p.commands.audit import EXIT_BROKEN, read_journal
-from adloco_p2p.commands.console import open_view, say, say_json
+from adloco_p2p.commands.console import call, open_view, say, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger import contributions
 from adloco_p2p.core.model.telemetry import Stamped, Started
@@ -84,7 +84,7 @@ def leaderboard(arguments: argparse.Namespace) -> int:
         if arguments.json:
             say_json({"run": written.run.digest, "is_sound": False, "problems": problems})
             return EXIT_BROKEN
-        say(f"the ledger is not sound, so nothing is counted; see adloco-peer ledger verify --workdir {arguments.workdir}")
+        say(f"the ledger is not sound, so nothing is counted; see: {call('ledger', 'verify', '--workdir', arguments.workdir)}")
         return EXIT_BROKEN
     run, credited = written.run, contributions.credited(written.genesis, written.entries)
     rows = contributions.leaderboard(credited, sequence_length=run.tokens_per_sample)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adloco_p2p.commands.audit import read_ledger
-from adloco_p2p.commands.console import say, say_json
+from adloco_p2p.commands.console import call, say, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.signers import change_problem
@@ -17,7 +17,7 @@ from adloco_p2p.core.model.ledger_entry import NOBODY, Action, Statement
 from adloco_p2p.core.model.run_progress import samples_after
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.storage.admission_files import keep_statement, read_statements
+from adloco_p2p.storage.admission_files import keep_statement, read_statements, take_serial
 from adloco_p2p.storage.workdir import holder_of, read_run
 from adloco_p2p.swarm.p2p.identity import Identity, is_peer_id, signature
 
@@ -74,6 +74,9 @@ def command(arguments: argparse.Namespace) -> int:
             made = _signed(signer, "pause", round=arguments.from_round, reason=arguments.reason)
             what = f"the pause{_when('before', arguments.from_round, signer)}"
         case "resume":
+            if not _has_what_resume_ends(signer):
+                words = "nothing is signed: no signer pauses or ends the run, so there is nothing to resume"
+                return _told("resume", None, serial=None, is_running=_is_running(signer), words=words, is_json=arguments.json)
             made = _signed(signer, "resume", reason=arguments.reason)
             what = "the resumption"
         case _:
@@ -83,6 +86,13 @@ def command(arguments: argparse.Namespace) -> int:
             )
             what = f"the change{_when('from', arguments.from_round, signer)}"
     return _leave(signer, made, what=what, is_json=arguments.json)
+
+
+def _has_what_resume_ends(signer: Signer) -> bool:
+    """Return whether the run is, or will be, paused or ended by an order: of the last plan, or of a statement on its way."""
+    course = signer.ledger.plans[-1].course
+    waiting = (statement.action for statement in read_statements(signer.workdir).values())
+    return course.paused_from is not None or course.last_round is not None or not {"pause", "stop"}.isdisjoint(waiting)
 
 
 def _settings(arguments: argparse.Namespace, signer: Signer) -> Settings:
@@ -170,7 +180,7 @@ def _signed(
     unsigned = Statement(
         run=signer.run.digest,
         signer=signer.identity.peer_id,
-        serial=1 + max((known.serial for known in (*made, *waiting)), default=0),
+        serial=take_serial(signer.workdir, least=1 + max((known.serial for known in (*made, *waiting)), default=0)),
         action=action,
         subject=subject,
         round=round,
@@ -183,12 +193,20 @@ def _signed(
 
 def _leave(signer: Signer, made: Statement, *, what: str, is_json: bool) -> int:
     keep_statement(signer.workdir, made)
-    is_running = holder_of(signer.workdir) is not None
+    is_running = _is_running(signer)
     carrier = "the next plan carries it" if is_running else "a plan carries it after the node of this directory has started"
-    words = f"signed: {what}; {carrier}, and adloco-peer members --workdir {signer.workdir} shows it then"
+    words = f"signed: {what}; {carrier}. It is shown then by: {call('members', '--workdir', signer.workdir)}"
+    subject = made.subject or None
+    return _told(made.action, subject, serial=made.serial, is_running=is_running, words=words, is_json=is_json)
+
+
+def _is_running(signer: Signer) -> bool:
+    return holder_of(signer.workdir) is not None
+
+
+def _told(action: Action, subject: PeerId | None, *, serial: int | None, is_running: bool, words: str, is_json: bool) -> int:
     if is_json:
-        about = {"action": made.action, "subject": made.subject or None, "serial": made.serial}
-        say_json({**about, "is_running": is_running, "words": words})
+        say_json({"action": action, "subject": subject, "serial": serial, "is_running": is_running, "words": words})
     else:
         say(words)
     return 0

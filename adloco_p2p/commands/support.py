@@ -8,7 +8,7 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from adloco_p2p.commands.console import say, say_json
+from adloco_p2p.commands.console import say, say_exactly, say_json
 from adloco_p2p.error_codes import ERROR_CODES, explained
 from adloco_p2p.errors import AdlocoError, ConfigError, StorageError, brief
 
@@ -36,7 +36,7 @@ def completion(arguments: argparse.Namespace) -> int:
     """Print what a shell reads to complete the command line."""
     from argcomplete.shell_integration import shellcode
 
-    say(shellcode(["adloco-peer"], shell=arguments.shell))
+    say_exactly(shellcode(["adloco-peer"], shell=arguments.shell))
     return 0
 
 

@@ -7,13 +7,12 @@ Ctrl-C on, and exports the model at the end. All peers are founders of the run, 
 import argparse
 import os
 import re
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from adloco_p2p.commands.console import Steps, as_called, open_view, program, say
+from adloco_p2p.commands.console import Steps, as_called, call, open_view, say
 from adloco_p2p.commands.control import ended
 from adloco_p2p.commands.swarm_members import (
     LOOK_SECONDS,
@@ -241,10 +240,10 @@ def _conclude(
         ended = "saved" if all(member.process.returncode == 0 for member in members) else "stopped"
         say(f"{ended}; continue with: {as_called(arguments.command_line)}")
         return code
-    first, command = shlex.quote(str(finished[0])), program()
+    first = finished[0]
     nexts = [
-        f"{command} generate --workdir {first} --prompt {shlex.quote(_first_prompt(read_run(finished[0])))}",
-        f"{command} report --workdir {first} --output {shlex.quote(str(arguments.workdir / 'report'))}",
+        call("generate", "--workdir", first, "--prompt", _first_prompt(read_run(first))),
+        call("report", "--workdir", first, "--output", arguments.workdir / "report"),
     ]
     if arguments.export is not None:
         if (written := _exported_round(arguments)) is not None:
@@ -253,11 +252,11 @@ def _conclude(
             from adloco_p2p.commands.trained_model import export_words, write_export
 
             steps.enter("writing the model")
-            record = write_export(finished[0], arguments.export, instance=None)
+            record = write_export(first, arguments.export, instance=None)
             steps.enter(None)
             say(export_words(record))
-        nexts.append(f"{command} dashboard --workdir {first}")
+        nexts.append(call("dashboard", "--workdir", first))
     else:
-        nexts.append(f"{command} export --workdir {first} --output {shlex.quote(str(arguments.workdir / 'model'))}")
+        nexts.append(call("export", "--workdir", first, "--output", arguments.workdir / "model"))
     say("\n".join(["done. Try next:", *(f"  {line}" for line in nexts)]))
     return code

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands import lifeline
-from adloco_p2p.commands.console import as_called, open_view, program, say
+from adloco_p2p.commands.console import as_called, call, open_view, say
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.local_files import check_sources, with_plain_paths
 from adloco_p2p.config.peer_config import PeerConfig
@@ -228,7 +228,7 @@ def _embedding(arguments: argparse.Namespace, workdir: "Workdir", config: PeerCo
 
 def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
     if stop.is_finished and _saved(arguments.workdir) is not None:
-        say(f"done. Write the model: {program()} export --workdir {arguments.workdir} --output DIR")
+        say(f"done. Write the model: {call('export', '--workdir', arguments.workdir, '--output', 'DIR')}")
     elif stop.is_finished:
         say("done. This peer came when the run had ended and holds no model of it; peers that trained, or kept, can export it")
     else:
@@ -268,8 +268,8 @@ def _without_links(words: Sequence[str]) -> list[str]:
 
 def _say_complete(workdir: Path, work: str = "") -> int:
     say(
-        f"this run is complete{work}. Its model: {program()} export --workdir {workdir} --output DIR; a new run starts from it"
-        " with --set model.pretrained=DIR"
+        f"this run is complete{work}. A new run starts from its model with --set model.pretrained=DIR, after this command:"
+        f" {call('export', '--workdir', workdir, '--output', 'DIR')}"
     )
     return 0
 

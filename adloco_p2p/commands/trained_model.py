@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from adloco_p2p.commands.console import say, say_json
+from adloco_p2p.commands.console import call, say, say_exactly, say_json
 from adloco_p2p.commands.model_card import model_card
 from adloco_p2p.commands.push import check_push, push
 from adloco_p2p.config.local_files import with_shared_inputs
@@ -64,9 +64,8 @@ def open_saved(workdir: Path) -> Saved:
     if run is None and (meant := meant_workdir(workdir)):
         raise ConfigError(f"--workdir {workdir}: the directory of a swarm; did you mean {meant}?", code="E204")
     if run is None:
-        raise ConfigError(
-            f"--workdir {workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one", code="E204"
-        )
+        begin = call("start", "CONFIG", "--workdir", workdir)
+        raise ConfigError(f"--workdir {workdir}: no run lies here; `{begin}` makes one", code="E204")
     from adloco_p2p.storage.checkpoint import CheckpointStore  # torch takes seconds to import: mistakes are reported before
 
     store = CheckpointStore(directory=workdir / "checkpoints", run=run.digest, kept=2)
@@ -219,7 +218,7 @@ def generate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"prompt": arguments.prompt, "text": text})
     else:
-        say(arguments.prompt + ("\n" if is_chat else "") + text)
+        say_exactly(arguments.prompt + ("\n" if is_chat else "") + text)
     return 0
 
 

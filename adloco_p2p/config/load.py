@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from adloco_p2p.config.combinations import combinations
 from adloco_p2p.config.documents import is_shipped, parse_override, read_document, read_run_document, shortened
 from adloco_p2p.config.fields import accepted, differences, flatten, flatten_fully, sections_of, setting_of, settings_of, shown
+from adloco_p2p.config.ignored import ignored
 from adloco_p2p.config.machine_combinations import peer_combinations
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.presets import preset_of
@@ -48,7 +49,7 @@ class Loaded(Generic[T]):
     value: T
     origins: dict[str, str]
     notices: tuple[str, ...] = ()
-    """Changes made to suit the user's input, one sentence each."""
+    """Changes made to suit the user's input, and settings that do nothing, one sentence each."""
 
 
 def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConfig]:
@@ -61,7 +62,7 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConf
     if is_shipped(path, document):
         document, notices = shortened(document, overrides)
     loaded = _load(RunConfig, document, f"file {where}", overrides, preset=preset_of, impossible=combinations)
-    return replace(loaded, notices=tuple(notices))
+    return replace(loaded, notices=(*notices, *ignored(loaded.value)))
 
 
 def load_run_settings(document: dict[str, Any]) -> Loaded[RunConfig]:

@@ -67,6 +67,8 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None, setting:
         arguments: dict[str, Any] = {"path": kind, "data_files": files, "split": "train"}
         if data.source == "text":
             arguments["sample_by"] = "paragraph"  # by line the newlines would be lost, and by file the held-out split
+        if kind == "text":
+            arguments["encoding"] = "utf-8-sig"  # a byte order mark at the beginning of a file is not text
         if data.source == "hub" and not data.streaming:
             place = Path(cache or datasets.config.HF_DATASETS_CACHE)
             check_download("data.path", str(data.path), download_bytes(files), place, code="E207")

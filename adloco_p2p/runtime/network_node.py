@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
+import shlex
 import threading
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
@@ -209,7 +210,7 @@ def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identit
     embedding.say(f"join link: {whole}")
     embedding.say(
         f"the link lets in everybody who has it: {invited.seats} seats {until(invited.last_round, run.work)}; more links, and"
-        f" an end of this one: adloco-peer invite --workdir {embedding.workdir.path}"
+        f" an end of this one: adloco-peer invite --workdir {shlex.quote(str(embedding.workdir.path))}"
     )
     if run.averaging.aggregation == "mean":
         embedding.say(

@@ -5,10 +5,16 @@ invitations.txt    secret: one token per line, of every invitation made here (`s
 ticket.json        the ticket that let this peer in; the peer shows it again when it comes back
 proof.json         the last proof of work of this peer, if a seat costs one
 statements/        a signer's statements that no plan carries yet, one file each
+serial.txt         the highest serial number of these and all earlier ones
+
+Several commands may run at once, beside the node; a command locks the files that it changes in place.
 """
 
+import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 from adloco_p2p import decode
@@ -42,8 +48,7 @@ def read_invitations(workdir: Path) -> list[str]:
 
 def keep_invitations(workdir: Path, tokens: list[str]) -> None:
     """Append tokens, in place of a torn last line, whose link nobody has. Raises StorageError."""
-    path = workdir / "invitations.txt"
-    with reported(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b", buffering=0) as file:
+    with _locked(workdir / "invitations.txt") as file:
         file.truncate(file.read().rfind(b"\n") + 1)
         write_all(file, "".join(f"{token}\n" for token in tokens).encode("ascii"))
 
@@ -72,6 +77,16 @@ def keep_proof(workdir: Path, proof: ProofOfWork) -> None:
     keep_file(workdir / "proof.json", canonical.encode(proof))
 
 
+def take_serial(workdir: Path, *, least: int) -> int:
+    """Return a serial number that no other statement of this directory gets, `least` or more. Raises StorageError."""
+    with _locked(workdir / "serial.txt") as file:
+        taken = file.read(MAX_BYTES).strip()
+        serial = max(least, 1 + int(taken)) if taken.isdigit() else least  # a crash may have torn it
+        file.truncate(0)
+        write_all(file, f"{serial}\n".encode("ascii"))
+    return serial
+
+
 def keep_statement(workdir: Path, statement: Statement) -> None:
     """Write a statement, which the present or the next node in this directory passes on. Raises StorageError."""
     folder = workdir / "statements"
@@ -87,3 +102,12 @@ def read_statements(workdir: Path) -> dict[Path, Statement]:
         paths = sorted(folder.glob("*.json"))
     read = {path: read_value(Statement, path, max_bytes=MAX_BYTES, remedy="remove it and state it again") for path in paths}
     return {path: statement for path, statement in read.items() if statement is not None}
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[FileIO]:
+    """Open a file, which is made if there is none, for one process at a time; what is written goes to its end. Raises
+    StorageError."""
+    with reported(path), FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file

@@ -12,9 +12,10 @@ from io import FileIO
 from pathlib import Path
 
 from adloco_p2p.core.model.telemetry import Stamped, to_line
-from adloco_p2p.decode import decode_event
+from adloco_p2p.decode import EventOfAnotherVersion, decode_event
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import replace_file, reported, write_all
+from adloco_p2p.storage.workdir import meant_workdir
 
 logger = logging.getLogger(__name__)
 
@@ -65,44 +66,51 @@ def read_events(path: Path) -> Iterator[Stamped]:
     for number, event in _events(content):
         if isinstance(event, ValueError):
             logger.warning("event unreadable", extra={"path": str(path), "line": number})
-        else:
+        elif event is not None:
             yield event
 
 
-def recorded_events(path: Path) -> list[Stamped]:
-    """Return the events in the file of a directory that the user named. Raises ConfigError if there are none, or if this
-    version cannot read a line."""
+def recorded_events(path: Path, *, option: str = "--workdir") -> list[Stamped]:
+    """Return the events in the file of a directory that the user named, by `option`. Those of another version are skipped, and
+    counted in a warning. Raises ConfigError if there are none, or if a line is no event."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
+        meant = meant_workdir(path.parent)
+        instead = f"did you mean {meant}?" if meant else "name the working directory of a peer that has trained"
         raise ConfigError(
-            f"--workdir {path.parent}: no events of a run lie here ({path.name} is missing); name the working directory of a"
-            " peer that has trained",
-            code="E212",
+            f"{option} {path.parent}: no events of a run lie here ({path.name} is missing); {instead}", code="E212"
         ) from None
     except OSError as error:
         raise ConfigError(f"{path}: the events of the run cannot be read: {error.strerror}", code="E212") from None
     events: list[Stamped] = []
+    num_skipped = 0
     for number, event in _events(content):
-        if isinstance(event, ValueError):
-            raise ConfigError(f"{path}, line {number}: {event}; use the adloco-peer that wrote it", code="E212")
-        events.append(event)
+        match event:
+            case Stamped():
+                events.append(event)
+            case None | EventOfAnotherVersion():
+                num_skipped += 1
+            case ValueError():
+                raise ConfigError(f"{path}, line {number}: damaged: {event}; restore it, or remove the line", code="E212")
+    if num_skipped:
+        were = "event of another version was" if num_skipped == 1 else "events of another version were"
+        logger.warning("%d %s skipped", num_skipped, were, extra={"path": str(path)})
     if not events:
         raise ConfigError(f"{path}: holds no events; did the run start?", code="E212")
     return events
 
 
-def _events(content: bytes) -> Iterator[tuple[int, Stamped | ValueError]]:
-    """Yield the lines with their numbers, each as an event or as the reason why it is none. Events of unknown kinds are
-    skipped, and so is a last line without its end, which is being written or was torn."""
+def _events(content: bytes) -> Iterator[tuple[int, Stamped | ValueError | None]]:
+    """Yield the lines with their numbers, each as an event, as the reason why it is none that this version can read, or None
+    for an event of an unknown kind. A last line without its end, which is being written or was torn, is skipped."""
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             event = decode_event(line)
         except ValueError as error:
             yield number, error
         else:
-            if event is not None:
-                yield number, event
+            yield number, event
 
 
 def _is_from(line: bytes, round: int) -> bool:

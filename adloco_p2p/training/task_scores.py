@@ -1,7 +1,8 @@
 """Scores of a model on tasks of lm-eval, the evaluation harness of EleutherAI."""
 
+import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,15 +39,20 @@ def score_tasks(
     limit: int | None,
     write_prompt: WritePrompt | None = None,
     tasks_path: Path | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[TaskScore]:
     """Return the scores of a causal model, on its device. `tasks`: names of lm-eval's tasks, or YAML files of tasks, whose code
     is run. `limit`: the first documents of each task; None: all. `write_prompt` applies a chat template; None: plain prompts.
-    `tasks_path`: a directory of further tasks, whose names come before those of lm-eval.
+    `tasks_path`: a directory of further tasks, whose names come before those of lm-eval. `on_progress` is told in words how far
+    the work has come, some times a second, in place of lm-eval's own bars.
 
     Raises DeviceError where lm-eval is not installed, and ConfigError where a task or its data cannot be loaded.
     """
     try:
+        import lm_eval.api.model
+        import lm_eval.api.task
         import lm_eval.evaluator
+        import lm_eval.models.huggingface
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
     except ImportError as error:
@@ -55,6 +61,9 @@ def score_tasks(
         ) from error
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # git complains outside of a repository
     lm_eval.evaluator.get_git_commit_hash = lambda: None  # git complains outside of a repository
+    lm_eval.api.task.tqdm = _silent(lm_eval.api.task.tqdm, "prompts written", on_progress)
+    lm_eval.api.model.tqdm = _silent(lm_eval.api.model.tqdm, "prompts read", on_progress)
+    lm_eval.models.huggingface.tqdm = _silent(lm_eval.models.huggingface.tqdm, "answers scored", on_progress)
     own = TaskManager(include_path=str(tasks_path), include_defaults=False) if tasks_path is not None else None
     if own is not None and all(task in own.all_tasks or _is_file(task) for task in tasks):
         manager = own
@@ -87,6 +96,19 @@ def _with_prompts_by(write_prompt: WritePrompt, kind: type) -> type:
         return write_prompt(chat_history, is_begun=not add_generation_prompt)
 
     return type("Prompted", (kind,), {"apply_chat_template": apply_chat_template})
+
+
+def _silent(bar: Any, words: str, on_progress: Callable[[str], None]) -> type:
+    """Return a kind of tqdm's progress bar that draws nothing, and tells `on_progress` where it is instead."""
+
+    class Silent(bar):  # type: ignore[misc]  # tqdm has no types
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **(settings | {"file": io.StringIO()}))
+
+        def display(self, *_: object, **__: object) -> None:
+            on_progress(f"{self.n} of {self.total} {words}")
+
+    return Silent
 
 
 def _is_file(task: str) -> bool:

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from adloco_p2p.error_codes import ERROR_CODES
+from adloco_p2p.views.pieces import GAP
 from adloco_p2p.views.units import printable
+from adloco_p2p.views.wrapping import wrapped
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
 _WORDS = {"ok": "ok", "warning": "warn", "failed": "FAIL", "skipped": "-"}
+_OUTCOME_WIDTH = max(map(len, _WORDS.values())) + GAP
 Outcome = Literal["ok", "warning", "failed", "skipped"]
 
 
@@ -33,30 +34,39 @@ class CheckResult:
         assert (self.code is not None) == (self.outcome in ("warning", "failed")), self
 
 
-def render(results: Sequence[CheckResult]) -> RenderableType:
-    """Return a table, then a paragraph per problem, then a summary line."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for result in results:
-        outcome = Text(_WORDS[result.outcome], style=_STYLES[result.outcome])
-        found = printable(result.found)  # it quotes other peers, such as the address at which they see this one
-        table.add_row(outcome, result.check, Text(found, style="dim" if result.outcome == "skipped" else ""))
+def render(results: Sequence[CheckResult], width: int) -> RenderableType:
+    """Return a line per check, then a paragraph per problem, then a summary line."""
+    longest = max((len(result.check) for result in results), default=0)
     troubles = [result for result in results if result.code is not None]
-    return Group(table, *(_trouble(result) for result in troubles), Text(), _summary(results))
+    return Group(
+        *(_line(result, longest, width) for result in results),
+        *(_trouble(result, width) for result in troubles),
+        Text(),
+        _summary(results),
+    )
 
 
-def _trouble(result: CheckResult) -> RenderableType:
+def _line(result: CheckResult, longest: int, width: int) -> RenderableType:
+    outcome = (f"{_WORDS[result.outcome]:<{_OUTCOME_WIDTH}}", _STYLES[result.outcome])
+    found = printable(result.found)  # it quotes other peers, such as the address at which they see this one
+    style = "dim" if result.outcome == "skipped" else ""
+    return _beside([outcome, (f"{result.check:<{longest + GAP}}", "")], found, style, width)
+
+
+def _trouble(result: CheckResult, width: int) -> RenderableType:
     assert result.code is not None
     entry = ERROR_CODES[result.code]
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(no_wrap=True)
-    lines.add_column(overflow="fold")
-    lines.add_row(Text("cause", style="dim"), entry.cause)
-    lines.add_row(Text("do", style="dim"), Text(entry.remedy, style="bold"))
-    head = Text(f"{result.code}  {result.check}: {entry.title}", style=_STYLES[result.outcome])
-    return Group(Text(), head, Padding(lines, (0, 0, 0, 6)))
+    return Group(
+        Text(),
+        Text(f"{result.code}  {result.check}: {entry.title}", style=_STYLES[result.outcome]),
+        _beside([("      cause  ", "dim")], entry.cause, "", width),
+        _beside([("      do     ", "dim")], entry.remedy, "bold", width),
+    )
+
+
+def _beside(labels: Sequence[tuple[str, str]], words: str, style: str, width: int) -> Text:
+    """Return the labels with words beside them, which keep to the right of them where they take several lines."""
+    return Text.assemble(*labels, (wrapped(words, width, hanging=sum(len(label) for label, _ in labels)), style))
 
 
 def _summary(results: Sequence[CheckResult]) -> Text:
@@ -71,7 +81,8 @@ def _summary(results: Sequence[CheckResult]) -> Text:
 
 def show(results: Sequence[CheckResult]) -> None:
     """Print the report to the terminal, or plain where there is none."""
-    Console(highlight=False, soft_wrap=False).print(render(results))
+    console = Console(highlight=False)
+    console.print(render(results, console.width), soft_wrap=True)
 
 
 def document(results: Sequence[CheckResult], *, exit_code: int) -> dict[str, object]:

@@ -54,7 +54,7 @@ def fitting(pieces: Sequence[tuple[str, str]], width: int) -> Text:
 def wrapped(label: str, text: str, width: int, style: str) -> list[Text]:
     """Return the label, with the text beside it cut into lines at words."""
     room = max(width - len(label), 1)
-    lines = textwrap.wrap(text, room) or [""]
+    lines = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
     return [
         Text.assemble((label if index == 0 else " " * len(label), "dim"), (line, style), no_wrap=True)
         for index, line in enumerate(lines)

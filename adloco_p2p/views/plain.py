@@ -12,6 +12,7 @@ from adloco_p2p.core.model.telemetry import Log, Stamped
 from adloco_p2p.views import own_part, progress, run_losses, units
 from adloco_p2p.views.status import SLOW_PEER, Status
 from adloco_p2p.views.status_fold import STATE_TOO_LATE, apply, replay
+from adloco_p2p.views.wrapping import fitted
 
 _LABEL_WIDTH = 8
 """The first word of a line is padded to this width, so that the rest lines up."""
@@ -44,18 +45,21 @@ class PlainView:
         self._status = apply(self._status, stamped)
         text = line(stamped.event, self._status)
         if text is not None:
-            print(text.rstrip(), file=self._stream, flush=True)
+            self._print(text.rstrip())
         joining = own_part.joining(self._status)
         if joining and _without_numbers(joining) != _without_numbers(self._joining):  # rounds pass; one line will do
-            print(_joined(own_part.waiting_kind(self._status), joining), file=self._stream, flush=True)
+            self._print(_joined(own_part.waiting_kind(self._status), joining))
         self._joining = joining
         slow = self._status.warnings.get(SLOW_PEER, "")
         if slow and not self._is_slow:  # the seconds change with every round; one line is enough
-            print(_joined("slow", units.one_line(slow)), file=self._stream, flush=True)
+            self._print(_joined("slow", units.one_line(slow)))
         self._is_slow = bool(slow)
 
     def stop(self) -> None:
         self._stream.flush()
+
+    def _print(self, text: str) -> None:
+        print(fitted(text, self._stream), file=self._stream, flush=True)
 
 
 # --- one function per event ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data import indexing
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.packing import Rows, TokenRows
-from adloco_p2p.data.source import files_digest, heldout_overlap, is_heldout
+from adloco_p2p.data.source import files_digest, heldout_overlap, is_heldout, load_split
 from adloco_p2p.data.tokenizer import ByteTokenizer
 from adloco_p2p.errors import ConfigError, StorageError
 from tests.data.files import DOCUMENTS, numbers, run_over, write_json, write_parquet, write_text
@@ -254,6 +254,15 @@ def test_empty_files(tmp_path: Path, private_cache: Path) -> None:
     (tmp_path / "a.jsonl").touch()
     run = run_over(source="json", path=str(tmp_path / "*.jsonl"))
     assert "cannot be read as json: its files are empty; give such files" in problem_of(run, private_cache)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("source", "line"), [("text", "hello"), ("json", '{"text": "hello"}')])
+def test_a_byte_order_mark_is_no_text(source: str, line: str, streaming: bool, tmp_path: Path, private_cache: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + f"{line}\n".encode())
+    data = run_over(source=source, path=str(tmp_path / "[ab]"), streaming=streaming).data
+    assert [row["text"].strip() for row in load_split(data, split="train", cache_dir=None)] == ["hello", "hello"]
 
 
 def test_files_that_are_not_utf8_are_named_with_the_line(tmp_path: Path, private_cache: Path) -> None:

@@ -78,7 +78,7 @@ def test_scores_are_those_of_log_probabilities_by_hand(trained: Path, tmp_path: 
     results = []
     for name, answers in (("right", right), ("half", wrong), ("again", right)):
         ended = evaluate(trained, write_task(tmp_path / name, answers=answers), "--json")
-        assert ended.code == 0 and "git" not in ended.errors, ended
+        assert ended.code == 0 and not any(words in ended.errors for words in ("git", "it/s")), ended
         results.append(json.loads(ended.output))
     assert [result["tasks"][0]["metrics"]["acc"] for result in results] == [1.0, 0.5, 1.0]
     assert [result["tasks"][0]["num_documents"] for result in results] == [2, 2, 2]

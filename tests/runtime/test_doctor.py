@@ -174,7 +174,7 @@ def test_the_first_failure_is_the_exit_code_and_warnings_do_not_fail():
 
 def test_every_trouble_is_shown_with_its_code_cause_and_remedy():
     screen = io.StringIO()
-    Console(file=screen, width=100).print(render([_result("ok"), _result("warning", "E322"), _result("failed", "E420")]))
+    Console(file=screen, width=100).print(render([_result("ok"), _result("warning", "E322"), _result("failed", "E420")], 100))
     text = " ".join(screen.getvalue().split())
     for code in ("E322", "E420"):
         entry = ERROR_CODES[code]

@@ -215,11 +215,15 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         recorded_events(tmp_path / "folder")
 
 
-def test_events_of_another_version_are_refused_before_a_view_sees_them(tmp_path: Path) -> None:
+def test_events_of_another_version_are_skipped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = events()
-    lacking = [{name: value for name, value in event.items() if name != "heldout_loss"} for event in whole]
-    path = written(tmp_path, "".join(json.dumps(event) + "\n" for event in lacking))
-    with pytest.raises(ConfigError, match=r"the event `round` does not have the form .*heldout_loss"):
+    older = {name: value for name, value in next(e for e in whole if e["event"] == "round").items() if name != "heldout_loss"}
+    newer = {**whole[0], "invented": 1}
+    path = written(tmp_path, "".join(json.dumps(event) + "\n" for event in [newer, older, {"event": "sunrise", "time": 1}]))
+    assert recorded_events(path) == [stamped(whole[0])], "a field that is not known makes no event unreadable"
+    assert [record.getMessage() for record in caplog.records] == ["2 events of another version were skipped"]
+    path.write_text(path.read_text() + "{damaged\n")
+    with pytest.raises(ConfigError, match="line 4: damaged: not an event"):
         recorded_events(path)
 
 
