@@ -118,8 +118,8 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
         workdir.enter("asking for the run")
         manifest = _load_manifest(workdir)
         if manifest is None:
-            run_digest = await choose_run(discovery, wanted=linked or target.run)
-            manifest = await find_manifest(swarm_node, discovery, run_digest)
+            run_digest = await choose_run(discovery, wanted=linked or target.run, say=say)
+            manifest = await find_manifest(swarm_node, discovery, run_digest, say=say)
         run = manifest.verified(manifest.run)
         check_held_run(workdir.path, manifest.run, wanted=linked or target.run)
         check_run_of_others(run, config)
