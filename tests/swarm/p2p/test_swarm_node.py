@@ -248,7 +248,8 @@ ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{ALICE}"
 
 def joining(monkeypatch, answers, *, seconds=20.0):
     """Answers of libp2p, the last one for ever -> the text of the error, what was said, and the time that it took."""
-    now, said, patience = 0.0, [], []
+    now = 0.0
+    said: list[str] = []
 
     async def sleep(duration):
         nonlocal now
@@ -256,17 +257,15 @@ def joining(monkeypatch, answers, *, seconds=20.0):
 
     async def attempt(p2p, addresses, *, timeout_seconds):
         nonlocal now
-        patience.append(timeout_seconds)
         found = answers.pop(0) if len(answers) > 1 else answers[0]
         now += timeout_seconds if found is SILENT else 0.0
         return {address.peer: found for address in addresses}
 
     monkeypatch.setattr(swarm_node, "attempt", attempt)
     monkeypatch.setattr(swarm_node, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(swarm_node.asyncio, "sleep", sleep)
-    node = SwarmNode(
-        p2p=None, dht=None, clock=None, identity=SimpleNamespace(peer_id="me"), book=None, sockets=None, config=None
-    )
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    node = SwarmNode.__new__(SwarmNode)  # nothing of a started one is used
+    node.p2p = None
     notice = swarm_node._Notice(said.append, f"; trying for {seconds:.0f} s")
     known = parse_peer_addresses([ADDRESS])
     with pytest.raises(SwarmError) as caught:
@@ -303,8 +302,13 @@ def test_the_user_is_told_what_is_tried_while_the_first_attempt_lasts(monkeypatc
 
     async def scenario():
         told = asyncio.Event()
-        said = []
-        notice = swarm_node._Notice(lambda words: (said.append(words), told.set()), "; trying for 20 s")
+        said: list[str] = []
+
+        def say(words: str) -> None:
+            said.append(words)
+            told.set()
+
+        notice = swarm_node._Notice(say, "; trying for 20 s")
         async with notice.of_silence(known):
             await told.wait()
         notice.tell("once is enough")
