@@ -10,6 +10,7 @@ AdlocoError
       ContributionNotShown    a contributor did not show what it had committed itself to
     ProtocolOutgrown          the run needs a newer version: the user's to upgrade
     StateTransferFailed       no donor could serve the requested state
+    RunNotHeld                no peer that answers has the run: most likely a wrong link
     NoNodeError               no node runs where a verb looks for one: the user's; exit 2
   TaskScoringFailed           this machine's: the run's tasks cannot be scored here; training goes on
   StorageError                the disk's: refuse to start, or stop cleanly; never train on without durability
@@ -66,6 +67,12 @@ class SwarmError(AdlocoError):
 
     exit_code = 3
     code = "E301"
+
+
+class RunNotHeld(SwarmError):
+    """Every peer that was asked for a run answers that it does not have it."""
+
+    code = "E304"
 
 
 class AveragingError(SwarmError):

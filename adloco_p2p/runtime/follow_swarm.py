@@ -53,10 +53,10 @@ async def follow_swarm(*, target: JoinTarget, address: Address, count_parameters
     initial_peers = [str(known) for known in addresses]
     with tempfile.TemporaryDirectory(prefix="adloco-dashboard-") as folder:
         async with served(address, say) as page:
-            swarm_node = await SwarmNode.start(workdir=Path(folder), config=config, initial_peers=initial_peers)
+            swarm_node = await SwarmNode.start(workdir=Path(folder), config=config, initial_peers=initial_peers, say=say)
             try:
                 discovery = Discovery(swarm_node.dht, swarm_node.identity)
-                digest = await choose_run(discovery, wanted=linked or target.run)
+                digest = await choose_run(discovery, wanted=linked or target.run, say=say)
                 known = (await connect_to_run(swarm_node, discovery, digest, should_retry=False)).connected
                 manifest = await fetch_manifest(swarm_node.p2p, [*known, *await swarm_node.peers_connected()], digest)
                 run = manifest.verified(digest)

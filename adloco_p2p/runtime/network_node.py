@@ -119,8 +119,9 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
         workdir.enter("asking for the run")
         manifest = _load_manifest(workdir)
         if manifest is None:
-            run_digest = await choose_run(discovery, wanted=linked or target.run, seconds=target.patience_seconds)
-            manifest = await find_manifest(swarm_node, discovery, run_digest, seconds=target.patience_seconds)
+            wanted, seconds = linked or target.run, target.patience_seconds
+            run_digest = await choose_run(discovery, wanted=wanted, seconds=seconds, say=say)
+            manifest = await find_manifest(swarm_node, discovery, run_digest, seconds=seconds, say=say)
         run = manifest.verified(manifest.run)
         check_held_run(workdir.path, manifest.run, wanted=linked or target.run)
         check_run_of_others(run, config)

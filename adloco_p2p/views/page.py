@@ -15,7 +15,7 @@ from adloco_p2p.views.comparison import ComparedRun, summarise_runs
 from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.metrics import measures
-from adloco_p2p.views.records import Decision, RoundResult
+from adloco_p2p.views.records import Decision, Incident, RoundResult
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.throughput import throughput
 
@@ -264,7 +264,7 @@ def _peers(run: ShownRun) -> list[Document]:
             {
                 "peer": text(peer),
                 "role": roster_entry.role if roster_entry is not None else "",
-                "state": "left" if roster_entry is None else states.get(peer, "seated"),
+                "state": "banned" if peer in status.bans else "left" if roster_entry is None else states.get(peer, "seated"),
                 "samples_per_second": rounded(roster_entry.samples_per_second) if roster_entry else None,
                 "upload_bytes_per_second": rounded(roster_entry.upload_bytes_per_second) if roster_entry else None,
                 **_card(cards.get(peer)),
@@ -335,10 +335,14 @@ def _own(own: Status, export: str) -> Document:
         "metrics": [{"text": measure.text, "meaning": measure.meaning} for measure in measures(own) if measure.text],
         "warnings": [text(units.short_peers(message)) for message in own.warnings.values()][:MAX_DECISIONS],
         "incidents": [
-            {"round": incident.round, "message": text(units.short_peers(incident.message))}
+            {"round": incident.round, "message": text(_where(incident) + units.short_peers(incident.message))}
             for incident in own.incidents[-MAX_DECISIONS:][::-1]
         ],
     }
+
+
+def _where(incident: Incident) -> str:
+    return "" if incident.instance is None else f"instance {incident.instance}, "
 
 
 def _line(line: LedgerLine) -> Document:

@@ -9,11 +9,15 @@ from typing import TextIO
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import AS_CONFIGURED, in_words
 from adloco_p2p.core.model.telemetry import Log, Stamped
-from adloco_p2p.views import own_part, progress, run_losses, units
+from adloco_p2p.views import own_part, progress, run_losses, traffic, units
 from adloco_p2p.views.status import SLOW_PEER, Status
 from adloco_p2p.views.status_fold import STATE_TOO_LATE, apply, replay
 from adloco_p2p.views.wrapping import fitted
 
+WAIT_SECONDS = 10.0
+"""After so long a peer that waits for its work says again how far it is, then after twice as long each time."""
+MAX_WAIT_SECONDS = (60.0, 600.0)
+"""The longest such pause while a state arrives, and otherwise."""
 _LABEL_WIDTH = 8
 """The first word of a line is padded to this width, so that the rest lines up."""
 
@@ -32,6 +36,7 @@ class PlainView:
         self._stream = stream
         self._status = Status()
         self._joining = ""
+        self._told, self._pause_seconds = 0.0, WAIT_SECONDS
         self._is_slow = False
 
     def start(self) -> None:
@@ -46,14 +51,28 @@ class PlainView:
         text = line(stamped.event, self._status)
         if text is not None:
             self._print(text.rstrip())
-        joining = own_part.joining(self._status)
-        if joining and _without_numbers(joining) != _without_numbers(self._joining):  # rounds pass; one line will do
-            self._print(_joined(own_part.waiting_kind(self._status), joining))
-        self._joining = joining
+        self._say_wait(stamped.time)
         slow = self._status.warnings.get(SLOW_PEER, "")
         if slow and not self._is_slow:  # the seconds change with every round; one line is enough
             self._print(_joined("slow", units.one_line(slow)))
         self._is_slow = bool(slow)
+
+    def _say_wait(self, now: float) -> None:
+        """Print what this peer waits for, when that changes, and now and then how far it is."""
+        status = self._status
+        joining, arriving = own_part.joining(status), traffic.download_words(status)
+        kind = own_part.waiting_kind(status) if joining else "state"
+        if joining and _without_numbers(joining) != _without_numbers(self._joining):  # rounds pass; one line will do
+            self._print(_joined(kind, joining))
+            self._told, self._pause_seconds = now, WAIT_SECONDS
+        elif not arriving and not (joining and kind == "joining"):  # a keeper, a bench and a ban are no wait
+            self._told, self._pause_seconds = now, WAIT_SECONDS
+        elif now - self._told >= self._pause_seconds:
+            where = f"{progress.position(status)} is under way" if status.current_plan is not None else ""
+            self._print(_joined(kind, *filter(None, [joining, arriving or where])))
+            longest = MAX_WAIT_SECONDS[0 if arriving else 1]
+            self._told, self._pause_seconds = now, min(2 * self._pause_seconds, longest)
+        self._joining = joining
 
     def stop(self) -> None:
         self._stream.flush()

@@ -231,12 +231,44 @@ def test_the_compose_file_of_a_volunteer_is_read_by_a_compose_tool(tmp_path: Pat
     assert set(services) == {"peer", "gpu", "page"}
     for service in (services["peer"], services["gpu"]):
         (script,) = service["command"]
-        (spoken,) = re.findall(r"exec (adloco-peer .*)", script)
-        check_command(spoken.replace("$$ADLOCO_PEERS", "adloco://abc").replace("$$ADLOCO_SET", "max_instances=2"))
-        assert service["read_only"] and service["restart"] == "on-failure"
+        (spoken,) = re.findall(r"^adloco-peer [^&]*", script)
+        words = spoken.replace("$$", "$").replace("\\\n", "")
+        words = words.replace("$ADLOCO_PEERS", "adloco://abc").replace("$ADLOCO_SET", "max_instances=2")
+        check_command(words)
+        settings = load_peer(None, shlex.split(words)[shlex.split(words).index("--peer-set") + 1 :]).value
+        assert float(service["stop_grace_period"].removesuffix("s")) > settings.grace_seconds
+        assert service["read_only"] and service["restart"] == "unless-stopped", "after a clean end of the machine it comes back"
+    assert services["page"]["restart"] == "unless-stopped"
     check_command(shlex.join(["adloco-peer", *services["page"]["command"]]))
     without = run(command, PATH=path, ADLOCO_PEERS="")
     assert without.returncode != 0 and "ADLOCO_PEERS" in without.stderr
+
+
+@pytest.mark.parametrize(
+    ("peer", "stops_by", "code", "says"),
+    [
+        ("exit 0", "a rest", 0, "ended with exit code 0 and is not started again"),  # the run is over
+        ("exit 2", "a rest", 2, "ended with exit code 2 and is not started again"),
+        ("exit 3", "itself", 3, ""),  # Docker starts it again
+        ("trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done", "a signal", 0, ""),  # the machine shuts down
+    ],
+)
+def test_a_volunteers_container_ends_or_rests(peer: str, stops_by: str, code: int, says: str, tmp_path: Path) -> None:
+    """What ends by itself Docker starts again, and after a shutdown at the next boot; a container at rest is left alone."""
+    ((script,), path) = (
+        yaml.safe_load((PEERS / "volunteer.compose.yaml").read_text())["x-peer"]["command"],
+        put_in_path(tmp_path, "adloco-peer", peer),
+    )
+    environment = {**os.environ, "PATH": path, "ADLOCO_PEERS": "adloco://abc", "ADLOCO_SET": ""}
+    process = subprocess.Popen(
+        ["bash", "-c", script.replace("$$", "$")], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    if stops_by != "itself":
+        assert (says or "up") in process.stdout.readline()
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == code
 
 
 @pytest.mark.parametrize("path", sorted((PEERS / "kubernetes").glob("*.yaml")), ids=lambda path: path.name)

@@ -132,4 +132,5 @@ def test_the_status_is_kept_whoever_watches(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", ["starting", "running", "pausing", "paused", "stopping", "finished"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_answered_in_words_in_every_state(command: Command, state: str) -> None:
-    assert len(describe(command, Status(state=state)).split()) >= 3
+    words = describe(command, Status(state=state))
+    assert len(words.split()) >= 3 and len(words) <= 78, "the live view of 80 columns shows it whole"

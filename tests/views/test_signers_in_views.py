@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import Change, Course, Settings
@@ -23,7 +24,7 @@ from adloco_p2p.views.status_fold import apply
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
 from tests.views.golden import screen
-from tests.views.synthetic import START, THIS, Made, events, replay, shown_run, stamped, started
+from tests.views.synthetic import OTHERS, START, THIS, Made, events, replay, shown_run, stamped, started
 
 STARTED = replace(started(), rounds=100, samples=None)
 
@@ -198,3 +199,20 @@ def test_a_run_whose_length_was_changed_shows_the_new_one() -> None:
     line = plan_line(replace(plan, course=Course(changes=(change,))), canonical.digest(plan))
     status = apply(apply(Status(), Stamped(time=0.0, event=STARTED)), Stamped(time=0.0, event=line))
     assert (status.rounds, status.samples) == (None, 4096)
+
+
+def test_a_banned_peer_is_banned_in_the_table_too_and_not_merely_gone() -> None:
+    made = events()
+    end = next(place for place, event in enumerate(made) if event["event"] == "plan" and event["round"] == 12)
+    ban = {"event": "ruled", "time": START, "round": 11, "action": "ban", "subject": OTHERS[0], "by": AUTHOR, "reason": "noise"}
+    made.insert(end, ban)
+    rows = [Contribution(peer=PeerId(name), samples=8, tokens=64, num_rounds=1, last_round=1) for name in OTHERS[:2]]
+    found = document(shown_run(replay(made), [], contributions=rows, is_alive=lambda _: True))
+    states = {row["peer"]: row["state"] for row in found["peers"]}  # type: ignore[attr-defined]
+    assert (states[OTHERS[0]], states[OTHERS[1]]) == ("banned", "alive")
+
+
+def test_a_failure_on_the_page_names_its_instance() -> None:
+    found = document(shown_run(replay(events()), [], own=replay(events())))
+    messages = [incident["message"] for incident in found["own"]["incidents"]]  # type: ignore[index]
+    assert any(words.startswith("instance 1, averaging attempt 0 failed") for words in messages), messages

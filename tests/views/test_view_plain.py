@@ -46,6 +46,49 @@ def test_a_joiner_prints_once_what_it_waits_for() -> None:
     assert stream.getvalue().splitlines()[1:] == ["joining   waiting to join; plans read up to round 0"]
 
 
+def test_a_joiner_says_now_and_then_how_far_it_is() -> None:
+    """The live view has a bar for it; in a log, minutes of silence would look like a hang."""
+    stream, me = io.StringIO(), events()[0]["peer"]
+    view = PlainView(stream)
+    plan = next(event for event in events() if event["event"] == "plan")
+    without = {**plan, "roster": [entry for entry in plan["roster"] if entry["peer"] != me]}
+    quiet = {
+        "event": "progress",
+        "round": 0,
+        "instance": 0,
+        "step": 1,
+        "num_steps": 32,
+        "loss": None,
+        "tokens_per_second": None,
+    }
+    for event in (events()[0], without):
+        view.update(stamped({**event, "time": START}))
+    for second in range(1, 240):
+        view.update(stamped({**quiet, "time": START + second}))
+    waits = stream.getvalue().splitlines()[1:]
+    assert waits == ["joining   waiting to join; plans read up to round 0", *[f"{waits[0]}  round 0/24 is under way"] * 4]
+    for second, received in ((250, 10), (260, 50), (270, 90)):
+        download = {
+            "event": "state_download",
+            "round": 0,
+            "instance": 0,
+            "received_bytes": received * 10**6,
+            "total_bytes": 10**8,
+        }
+        view.update(stamped({**download, "bytes_per_second": 4e6, "time": START + 200 + second}))
+    last = stream.getvalue().splitlines()[-1]
+    assert last.startswith(f"{waits[0]}  ") and " of 100 MB, 4.00 MB/s, " in last
+
+
+def test_a_keeper_and_a_node_that_trains_do_not_repeat_themselves() -> None:
+    long = [{**event, "time": START + 3600.0 * place} for place, event in enumerate(events(3))]
+    stream = io.StringIO()
+    view = PlainView(stream)
+    for event in long:
+        view.update(stamped(event))
+    assert not [text for text in stream.getvalue().splitlines() if text.startswith(("joining", "state", "keeper"))]
+
+
 def test_a_run_is_finished_where_the_peer_stops_with_its_model_and_not_before() -> None:
     """A peer that fails with E314 has carried out the last plan as well."""
     assert lines()[-1].startswith("trained   rounds 24/24  heldout ")

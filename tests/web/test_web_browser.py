@@ -429,3 +429,83 @@ def test_the_address_holds_what_the_reader_chose_also_below_a_path() -> None:
                 assert friend.problems == []
 
     asyncio.run(scenario())
+
+
+READ_OUT = "document.getElementById('loss-readout').textContent"
+
+
+async def press(opened: Tab, key: str) -> None:
+    for kind in ("keyDown", "keyUp"):
+        await opened.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+
+def test_the_keyboard_moves_along_a_chart_and_news_do_not_take_it_away() -> None:
+    async def scenario() -> None:
+        async with serving(shown(events(8))) as (page, url), tab() as opened:
+            await opened.open(url, size=DESKTOP, is_dark=False)
+            await opened.evaluate("document.querySelector('#loss svg').focus()")
+            for key in ("Home", "ArrowRight", "ArrowRight"):
+                await press(opened, key)
+            assert (await opened.evaluate(READ_OUT)).startswith("round 2:")
+            page.show(shown(events(12)))
+            await opened.evaluate(ONCE.format("view.run.run.rounds === 12"))
+            assert await opened.evaluate("document.activeElement === document.querySelector('#loss svg')")
+            assert (await opened.evaluate(READ_OUT)).startswith("round 2:")
+            words = await opened.evaluate("document.activeElement.getAttribute('aria-valuetext')")
+            assert words == await opened.evaluate(READ_OUT)
+            for place in ("a[data-peer]", "#family circle", "#ledger summary"):
+                await opened.evaluate(f"document.querySelectorAll('{place}')[0].focus()")
+                before = await opened.evaluate("document.activeElement.textContent")
+                await opened.evaluate("(draw(view.run), 0)")
+                assert await opened.evaluate("document.activeElement.textContent") == before
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+def test_many_peers_are_shown_on_demand_and_a_long_curve_has_its_extent() -> None:
+    document = shown(events())
+    rows = [{**document["peers"][0], "peer": f"{index:052d}", "nickname": "W" * 32} for index in range(64)]
+    long = {**document, "peers": rows, "num_peers": 64}
+
+    async def scenario() -> None:
+        async with serving(long) as (_, url), tab() as opened:
+            await opened.open(url, size=PHONE, is_dark=False)
+            assert await opened.evaluate("extent(Array.from({ length: 300000 }, (_, index) => index))") == [0, 299_999]
+            assert await opened.evaluate("document.querySelectorAll('#peers tbody tr').length") == 20
+            await opened.evaluate("document.getElementById('peers-all').click()")
+            assert await opened.evaluate("document.querySelectorAll('#peers tbody tr').length") == 64
+            state = "document.querySelector('#peers td:nth-child(2)').getBoundingClientRect().right"
+            assert await opened.evaluate(state) < PHONE[0], "a long name hides the state"
+            assert await opened.evaluate("document.getElementById('peers').parentElement.tabIndex") == 0
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+def test_a_page_without_a_stream_of_news_shows_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adloco_p2p.web.server.MAX_EVENT_STREAMS", 0)
+
+    async def scenario() -> None:
+        async with serving(shown(events(8))) as (_, url), tab() as opened:
+            await opened.open(url, size=DESKTOP, is_dark=False)
+            await opened.evaluate("new Promise((done) => setTimeout(done, 500))")
+            assert not await opened.evaluate("document.getElementById('state').classList.contains('lost')")
+            assert any("503" in problem for problem in opened.problems), "the stream was refused"
+
+    asyncio.run(scenario())
+
+
+def test_no_empty_card_is_shown_before_a_run_is_found() -> None:
+    async def scenario() -> None:
+        async with serving({}) as (page, url), tab() as opened:
+            page._runs.clear()
+            page.show({})
+            await opened.open(url, size=PHONE, is_dark=True, drawn="document.readyState === 'complete'")
+            cards = "[...document.querySelectorAll('.card')].filter((card) => card.offsetHeight).length"
+            assert await opened.evaluate(cards) == 0
+            page.show(shown(events()))
+            await opened.evaluate(ONCE.format(f"{cards} > 5"))
+            assert opened.problems == []
+
+    asyncio.run(scenario())

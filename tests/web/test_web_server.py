@@ -308,6 +308,54 @@ def test_the_script_and_the_page_fit_together() -> None:
     assert SOURCES["page.css"].count("--i7:") == 2, "light and dark"
 
 
+def test_every_curve_and_word_stands_out_from_what_is_behind_it() -> None:
+    """WCAG AA: 4.5 to 1 for text. The colours of the instances are those of words, too."""
+    schemes = [
+        dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in re.findall(r":root \{(.*?)\}", SOURCES["page.css"], re.S)
+    ]
+    assert len(schemes) == 2, "light and dark"
+    for scheme in schemes:
+        backs = [scheme.pop(name) for name in ("card", "back")]
+        for name, ink in scheme.items():
+            if name not in ("line", "faint"):
+                assert contrast(ink, backs[0]) >= 4.5, f"--{name}: {ink} on {backs[0]}"
+        for name in ("ink", "quiet", "accent"):
+            assert contrast(scheme[name], backs[1]) >= 4.5, f"--{name} on {backs[1]}"
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted(map(_luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_the_script_spreads_no_list_into_arguments_of_which_a_browser_takes_only_so_many() -> None:
+    assert not re.search(r"Math\.(min|max)\(\.\.\.", SOURCES["page.js"])
+
+
+def test_before_a_run_is_found_no_empty_card_is_shown() -> None:
+    assert '<body class="waiting">' in SOURCES["index.html"]
+    assert ".waiting main .card { display: none; }" in SOURCES["page.css"]
+    assert 'document.body.classList.remove("waiting")' in SOURCES["page.js"]
+
+
+def test_what_scrolls_has_a_name_and_every_chart_is_reached_by_the_keyboard() -> None:
+    tables = re.findall(r'<div class="scroll"([^>]*)><table', SOURCES["index.html"])
+    assert tables and all('role="region" aria-label="' in attributes for attributes in tables)
+    assert 'role: "slider", tabindex: 0' in SOURCES["page.js"] and "ArrowLeft" in SOURCES["page.js"]
+    assert "outline: none" not in SOURCES["page.css"] and ":focus-visible" in SOURCES["page.css"]
+
+
+def test_a_stream_that_the_server_refused_is_asked_for_again() -> None:
+    """A browser does so by itself only after a stream that broke off."""
+    assert "news.readyState !== EventSource.CLOSED" in SOURCES["page.js"]
+
+
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 

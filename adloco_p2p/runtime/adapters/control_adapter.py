@@ -53,9 +53,7 @@ def describe(name: Command, status: Status) -> str:
         case "pause" | "resume" if outgrown:
             return outgrown
         case "pause":
-            return (
-                f"ends round {status.current_round}, then pauses; `adloco-peer resume`, or p in its live view, ends the pause"
-            )
+            return f"pauses after round {status.current_round}; p in its live view, or `adloco-peer resume`, ends it"
         case "resume":
             return "takes part again" if is_paused or status.state == "pausing" else "it is not paused"
         case "drain" if is_paused:

@@ -3,13 +3,13 @@
 import asyncio
 import random
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.protocol import unfollowed
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.words import plural
-from adloco_p2p.errors import ConfigError, ProtocolOutgrown, SwarmError
+from adloco_p2p.errors import ConfigError, ProtocolOutgrown, RunNotHeld, SwarmError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
 from adloco_p2p.swarm.discovery.reachability import ping_all
 from adloco_p2p.swarm.discovery.run_records import Discovery
@@ -20,12 +20,18 @@ from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 DISCOVERY_SECONDS = 60.0
 """How long a joiner looks for a run, and for its manifest; the first peer of a run answers once its model is built."""
 LOOK_SECONDS = 1.0
+NOTICE_SECONDS = 5.0
+"""When the user is told what has not been found yet."""
+NOT_HELD_SECONDS = 10.0
+"""How long peers are asked that all answer not to have the run: one of them may know others that have it."""
 PEERS_ASKED = 5
 """The number of peers that are asked which protocol the run follows now."""
 MAX_OTHERS_DIALLED = 8
 """Announced peers without a known seat that are dialled at each look. Anybody can announce any number of names with addresses
 of third parties, and all peers of the run find all of them."""
 _RANDOM = random.SystemRandom()
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +46,26 @@ class JoinTarget:
     """How long the run is looked for."""
 
 
-async def choose_run(discovery: Discovery, *, wanted: str | None, seconds: float = DISCOVERY_SECONDS) -> Digest:
-    """Return the run to join, found within `seconds`; a full digest is taken without a search. Raises ConfigError and
-    SwarmError."""
+async def choose_run(
+    discovery: Discovery, *, wanted: str | None, seconds: float = DISCOVERY_SECONDS, say: Say = lambda _: None
+) -> Digest:
+    """Return the run to join, found within `seconds`; a full digest is taken without a search. `say` gets a text while the
+    search goes on. Raises ConfigError and SwarmError."""
     if wanted is not None and len(wanted) == 64:
         return Digest(wanted)
-    deadline = time.monotonic() + seconds
+    begun = time.monotonic()
+    is_told = False
     while True:
         records = [r for r in await discovery.list_runs() if wanted is None or r.run.startswith(wanted)]
         if len(records) == 1:
             return records[0].run
         if len(records) > 1:
             raise ConfigError("several runs are known here; choose one with --run ID:", *map(_describe, records), code="E205")
-        if time.monotonic() > deadline:
-            named = f"no run {wanted}" if wanted is not None else "no run"
+        named = f"no run {wanted}" if wanted is not None else "no run"
+        if not is_told and time.monotonic() >= begun + NOTICE_SECONDS:
+            is_told = True
+            say(f"{named} is announced yet by the peers that were reached; looking for {seconds:.0f} s")
+        if time.monotonic() > begun + seconds:
             raise SwarmError(f"{named} is announced by the peers that were reached; is its first peer up?", code="E303")
         await asyncio.sleep(LOOK_SECONDS)
 
@@ -101,20 +113,31 @@ def _to_dial(announced: Collection[PeerId], members: Collection[PeerId]) -> list
 
 
 async def find_manifest(
-    swarm_node: SwarmNode, discovery: Discovery, run: Digest, *, seconds: float = DISCOVERY_SECONDS
+    swarm_node: SwarmNode,
+    discovery: Discovery,
+    run: Digest,
+    *,
+    seconds: float = DISCOVERY_SECONDS,
+    say: Say = lambda _: None,
 ) -> SignedManifest:
     """Fetch the run's manifest from any of its peers, or of those that this one is connected with. A peer prints its addresses
-    before it has loaded the model, and answers only afterwards, so peers are asked again for `seconds`. Raises SwarmError."""
-    deadline = time.monotonic() + seconds
+    before it has loaded the model, and answers only afterwards, so peers are asked again for `seconds`; `say` gets a text
+    meanwhile. Raises SwarmError."""
+    begun = time.monotonic()
+    is_told = False
     while True:
         known = await connect_to_run(swarm_node, discovery, run, should_retry=False)
         try:
             return await fetch_manifest(swarm_node.p2p, [*known.connected, *await swarm_node.peers_connected()], run)
         except ProtocolOutgrown:
             raise
-        except SwarmError:
-            if time.monotonic() > deadline:
+        except SwarmError as error:
+            patience = min(NOT_HELD_SECONDS, seconds) if isinstance(error, RunNotHeld) else seconds
+            if time.monotonic() > begun + patience:
                 raise
+            if not is_told and time.monotonic() >= begun + NOTICE_SECONDS:
+                is_told = True
+                say(f"{error}\nasking again for {patience:.0f} s in all")
         await asyncio.sleep(LOOK_SECONDS)
 
 

@@ -12,7 +12,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.protocol import NEWEST, unfollowed
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.decode import decode, peek_protocol
-from adloco_p2p.errors import ProtocolOutgrown, RemoteProtocolError, SwarmError
+from adloco_p2p.errors import ProtocolOutgrown, RemoteProtocolError, RunNotHeld, SwarmError
 from adloco_p2p.swarm.p2p.identity import Identity, verify
 from adloco_p2p.swarm.transport.gossip import NETWORK_ERRORS, SEND_TIMEOUT_SECONDS, AdlocoGossip, hivemind_id
 from adloco_p2p.v1 import gossip_pb2
@@ -87,13 +87,15 @@ _NOT_SERVED = "protocols not supported"
 
 async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> SignedManifest:
     """Fetch the manifest of `run` from the first of `peers` that has it, and verify its digest and signature. Raises
-    SwarmError."""
+    SwarmError; RunNotHeld if all of them answer that they do not have it."""
     problems = []
+    num_without = 0
     for peer in peers:
         request = gossip_pb2.ManifestRequest(run=bytes.fromhex(run))
         try:
             reply = await AdlocoGossip.get_stub(p2p, hivemind_id(peer)).rpc_manifest(request, timeout=SEND_TIMEOUT_SECONDS)
             if not reply.HasField("manifest"):
+                num_without += 1
                 raise RemoteProtocolError("does not hold it")
             manifest = SignedManifest.from_proto(reply.manifest)
             manifest.verified(run)
@@ -104,6 +106,6 @@ async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> Sign
             )
         else:
             return manifest
-    raise SwarmError(
+    raise (RunNotHeld if problems and num_without == len(problems) else SwarmError)(
         f"no peer could give the manifest of run {run}:\n" + "\n".join(problems or ["  no peer is known"]), code="E304"
     )

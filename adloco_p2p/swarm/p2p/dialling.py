@@ -8,6 +8,7 @@ import asyncio
 import random
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
@@ -27,12 +28,35 @@ _BACKOFF = "dial backoff"
 _OTHER_KEY = re.compile(r"peer id mismatch: .* remote key matches (\w+)")
 _NO_PEER = "message did not have trailing newline"
 """libp2p's words for an answer that begins no handshake of libp2p, such as that of a web server."""
+_REFUSED = "connection refused"
+"""The answer of a machine that is there, and has nobody at that port."""
 _P2P = b"\xa5\x03"
 """The code of /p2p/ in a binary multiaddress."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a peer was not reached."""
+
+    reason: str
+    """In words."""
+    is_another: bool = False
+    """At every address another peer answers. Another attempt would find the same."""
+    is_nobody: bool = False
+    """At every address there is no such peer: somebody else answers, or nobody listens there. Unlike silence, this is no fault
+    of a network, but the peer may be about to start."""
+
+
 async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str | None]:
-    """Connect to all peers at once, each over any of its addresses. Return the problem of each peer in words, or None.
+    """Connect to all peers as `attempt` does. Return the problem of each peer in words, or None."""
+    found = await attempt(p2p, addresses)
+    return {peer: None if failure is None else failure.reason for peer, failure in found.items()}
+
+
+async def attempt(
+    p2p: P2P, addresses: Iterable[PeerAddress], *, timeout_seconds: float = DIAL_TIMEOUT_SECONDS
+) -> dict[PeerId, Failure | None]:
+    """Connect to all peers at once, each over any of its addresses. Return the failure of each peer, or None.
 
     Addresses that hivemind cannot encode are left out, because others announce them. Raises no error for any address.
     """
@@ -40,7 +64,7 @@ async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str |
     for address in addresses:
         transports.setdefault(address.peer, []).append(address.transport)
 
-    async def dial_one(peer: PeerId) -> str | None:
+    async def dial_one(peer: PeerId) -> Failure | None:
         maddrs, problem = list[Multiaddr](), ""
         for text in transports[peer]:
             try:
@@ -48,14 +72,14 @@ async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str |
             except ValueError as error:
                 problem = str(error)
         if not maddrs:
-            return problem[-200:]
+            return Failure(reason=problem[-200:], is_another=True, is_nobody=True)
         try:
-            async with asyncio.timeout(DIAL_TIMEOUT_SECONDS):
+            async with asyncio.timeout(timeout_seconds):
                 await connect(p2p, peer, maddrs)
         except TimeoutError:
-            return f"no answer within {DIAL_TIMEOUT_SECONDS:g} s"
+            return Failure(reason=f"no answer within {timeout_seconds:.3g} s")
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
-            return _last_words(str(error))
+            return _failure(str(error))
         return None
 
     peers = list(transports)
@@ -83,12 +107,16 @@ def first_reason(earlier: str | None, problem: str) -> str:
     return problem if earlier is None or _BACKOFF in earlier else earlier
 
 
-def _last_words(message: str) -> str:
+def _failure(message: str) -> Failure:
     """Return the cause from libp2p's message, which has a line that says that all dials failed, and one for each address."""
     lines = [line.strip(" *") for line in message.splitlines() if line.strip()]
     causes = lines[1:] or lines or ["refused"]
     not_dialled = f"it failed a moment ago, and libp2p does not dial again so soon ({_BACKOFF})"
-    return next((_in_words(line)[-200:] for line in reversed(causes) if _BACKOFF not in line), not_dialled)
+    return Failure(
+        reason=next((_in_words(line)[-200:] for line in reversed(causes) if _BACKOFF not in line), not_dialled),
+        is_another=all(_OTHER_KEY.search(line) for line in causes),
+        is_nobody=all(_OTHER_KEY.search(line) or _NO_PEER in line or _REFUSED in line for line in causes),
+    )
 
 
 def _in_words(line: str) -> str:

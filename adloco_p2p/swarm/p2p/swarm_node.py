@@ -15,7 +15,8 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -47,7 +48,7 @@ from adloco_p2p.swarm.p2p.dht_clock import DhtClock
 from adloco_p2p.swarm.p2p.dht_nodes import bound_nodes
 from adloco_p2p.swarm.p2p.dht_requests import RequestGate
 from adloco_p2p.swarm.p2p.dht_storage import bound_storage
-from adloco_p2p.swarm.p2p.dialling import dial, dial_with_retries, first_reason
+from adloco_p2p.swarm.p2p.dialling import DIAL_TIMEOUT_SECONDS, attempt, dial, dial_with_retries, first_reason
 from adloco_p2p.swarm.p2p.hivemind_patches import TolerantReader, connect, daemon_process, reading_task, set_dht_clock
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config
@@ -56,9 +57,16 @@ JOIN_TIMEOUT_SECONDS = 20.0
 """How long unreachable initial peers are retried, because all peers may be starting at the same moment."""
 CLOCK_TOLERANCE_SECONDS = 1.0
 """A clock offset that a long round trip alone may cause; hivemind tolerates three seconds."""
+NOTICE_SECONDS = 3.0
+"""When the user is told that nobody has answered yet. A peer on another continent answers within one or two."""
+TRIES_OF_NOBODY = 2
+"""How often nobody must be found at the addresses of a peer before it is given up: libp2p dials again after five seconds, in
+which a peer that is about to start may have begun to listen."""
 DHT_TIMEOUT_SECONDS = 3.0
 """A DHT request that is not answered within this time is lost."""
 REDIAL_SECONDS = 1.0
+MAX_NAMED = 6
+"""The most addresses that a line names, as many as a join link has."""
 MAX_ROUTING_CHECKS = 50
 ROUTING_CHECK_SECONDS = 0.02
 CLOCK_ADVICE = "set this machine's clock (NTP)"
@@ -117,8 +125,9 @@ class SwarmNode:
 
         With `is_helper`, a peer with a public address relays from the first moment. The caller has created and locked
         `workdir`, which holds identity.key and peers.json. With initial peers the start fails only if no peer at all can be
-        reached, peers of the last start included; without them, or with `may_begin_alone`, the peer then begins alone. `say`
-        gets a text about peers that did not answer the first call, while they are called again.
+        reached, peers of the last start included; without them, or with `may_begin_alone`, the peer then begins alone. It fails
+        before `join_timeout_seconds` where that is certain. `say` gets a text about peers that have not answered, while they
+        are called again.
 
         Raises ConfigError (an address), StorageError (the workdir), SwarmError (no peer is there, the clock is off, the daemon
         does not start, or the identity is in use elsewhere).
@@ -131,12 +140,13 @@ class SwarmNode:
         identity = Identity.load_or_create(workdir / "identity.key")
         book = AddressBook(workdir / "peers.json")
         others = [address for address in dict.fromkeys([*given, *book.peers]) if address.peer != identity.peer_id]
+        notice = _Notice(say, f"; trying for {join_timeout_seconds:.0f} s" if given else "")
         sockets = make_socket_directory(workdir)
         daemon = daemon_class(sockets)
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(remove_socket_directory, sockets)
             if others and not is_new_identity:
-                await _refuse_second_life(daemon, identity.peer_id, others, config.daemon_start_seconds)
+                await _refuse_second_life(daemon, identity.peer_id, others, config.daemon_start_seconds, notice)
             p2p = await start_daemon(
                 daemon, config, workdir / "identity.key", book, others, is_public=is_helper and has_public_address(config)
             )
@@ -158,7 +168,7 @@ class SwarmNode:
             bound_storage(dht, clock)
             bound_nodes(dht)
             host = cls(p2p=p2p, dht=dht, clock=clock, identity=identity, book=book, sockets=sockets, config=config)
-            await host._join(given, others, join_timeout_seconds, may_begin_alone=may_begin_alone, say=say)
+            await host._join(given, others, join_timeout_seconds, may_begin_alone=may_begin_alone, notice=notice)
             undo.pop_all()
         return host
 
@@ -267,28 +277,36 @@ class SwarmNode:
         timeout_seconds: float,
         *,
         may_begin_alone: bool,
-        say: Callable[[str], None],
+        notice: "_Notice",
     ) -> None:
         """Connect to the others and join their DHT. Raises SwarmError if `given` names peers, none of the others can be used,
         and the peer may not begin alone."""
         deadline = time.monotonic() + timeout_seconds
         problems: dict[PeerId, str] = {}
-        is_first = True
+        num_nobody: Counter[PeerId] = Counter()
+        patience = DIAL_TIMEOUT_SECONDS
         while others:
-            dialled = await dial(self.p2p, others)
-            problems = {peer: first_reason(problems.get(peer), why) for peer, why in dialled.items() if why is not None}
+            async with notice.of_silence(others):
+                dialled = await attempt(self.p2p, others, timeout_seconds=patience)
+            failures = {peer: failure for peer, failure in dialled.items() if failure is not None}
+            problems = {peer: first_reason(problems.get(peer), failure.reason) for peer, failure in failures.items()}
+            num_nobody.update(peer for peer, failure in failures.items() if failure.is_nobody)
             reached = [peer for peer in dialled if peer not in problems]
             problems |= await self._enter_dht(reached)
             members = [peer for peer in reached if peer not in problems]
             if members:
                 self._book.add_peers(address for address in others if address.peer in members)
                 break
-            if given and is_first:
-                say(f"no known peer answers so far, {timeout_seconds:.0f} s are tried:\n{_lines(_unreached(others, problems))}")
-            is_first = False
-            if not given or time.monotonic() + REDIAL_SECONDS > deadline:
+            is_certain = len(failures) == len(dialled) and all(
+                failure.is_another or num_nobody[peer] >= TRIES_OF_NOBODY for peer, failure in failures.items()
+            )
+            if not given or is_certain:
+                break
+            notice.tell(f"no known peer answers yet{notice.rest}:\n{_lines(_unreached(others, problems))}")
+            if time.monotonic() + REDIAL_SECONDS > deadline:
                 break
             await asyncio.sleep(REDIAL_SECONDS)
+            patience = min(DIAL_TIMEOUT_SECONDS, max(REDIAL_SECONDS, deadline - time.monotonic()))
         self.unreached = _unreached(others, problems)
         asked = {address.peer for address in others}
         if given and asked and asked <= set(problems):
@@ -338,6 +356,33 @@ class SwarmNode:
             self.clock.shift(median(offsets))
 
 
+class _Notice:
+    """Tells the user, once, that nobody has answered yet."""
+
+    def __init__(self, say: Callable[[str], None], rest: str) -> None:
+        """`rest` says how long others are called."""
+        self.rest = rest
+        self._say = say
+        self._is_told = False
+
+    def tell(self, words: str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._say(words)
+
+    @contextlib.asynccontextmanager
+    async def of_silence(self, addresses: Sequence[PeerAddress]) -> AsyncIterator[None]:
+        """Tell it when NOTICE_SECONDS are over, and the block is not."""
+        named = ", ".join(dict.fromkeys(address.transport for address in addresses[:MAX_NAMED]))
+        more = f" and {len(addresses) - MAX_NAMED} more" if len(addresses) > MAX_NAMED else ""
+        words = f"no answer from {named}{more} yet{self.rest}"
+        timer = asyncio.get_running_loop().call_later(NOTICE_SECONDS, self.tell, words)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
 def _unreached(addresses: Sequence[PeerAddress], problems: Mapping[PeerId, str]) -> tuple[Unreached, ...]:
     return tuple(
         Unreached(peer=peer, addresses=tuple(a.transport for a in addresses if a.peer == peer), reason=reason)
@@ -355,11 +400,14 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
     return not ("Task was destroyed" in message and "Event.wait()" in message)
 
 
-async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[PeerAddress], start_seconds: float) -> None:
+async def _refuse_second_life(
+    daemon: type[P2P], me: PeerId, others: Sequence[PeerAddress], start_seconds: float, notice: _Notice
+) -> None:
     """Raise SwarmError if a peer in the swarm answers with our key."""
     anonymous = await start_anonymous(daemon, start_seconds=start_seconds)
     try:
-        dialled = await dial(anonymous, others)
+        async with notice.of_silence(others):
+            dialled = await dial(anonymous, others)
         if all(problem is not None for problem in dialled.values()):
             return  # joining will report the problems
         try:

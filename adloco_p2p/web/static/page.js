@@ -9,9 +9,11 @@ const COLOURS = 8;
 const SMOOTHING = 0.8;  // part of the mean so far in the next one
 const FIRST_TEXTS = 4;  // the others on demand
 const FIRST_LINES = 15;  // of the ledger, and of the rounds of a peer; the others on demand
+const FIRST_PEERS = 20;
+const RETRY_SECONDS = 30;  // after the server refused the stream of news, as it does when too many pages are open
 const AXES = ["round", "samples", "tokens", "seconds"];
 const LEAST_DRAG = 8;  // pixels; less is a click
-const view = { run: null, place: 0, axis: "round", range: null, isDragging: false, isLog: false, isSmooth: false, openRounds: new Set(), isWhole: false, areAllTexts: false, peer: "", isWholePeer: false, shownPeer: null };
+const view = { run: null, place: 0, axis: "round", range: null, isDragging: false, isLog: false, isSmooth: false, openRounds: new Set(), isWhole: false, areAllTexts: false, areAllPeers: false, cursors: new Map(), peer: "", isWholePeer: false, shownPeer: null };
 
 // --- the address: run, axis, range, log, smooth, peer, plans
 
@@ -124,6 +126,11 @@ function clock(seconds) {
 
 // --- charts
 
+// Without spreading the values into arguments, of which a browser takes a hundred thousand or so.
+function extent(values) {
+  return values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+}
+
 function niceStep(span, wanted) {
   const rough = Math.max(span, 1e-9) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -149,11 +156,11 @@ function powerTicks(low, high) {
 function frame(holder, { height, left, xs, ys, isLogarithmic, xText, yText, label }) {
   const width = Math.max(holder.clientWidth, 240);
   const [bottom, right, top] = [22, 12, 8];
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
-  let [low, high] = [Math.min(...ys), Math.max(...ys)];
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "slider", tabindex: 0, "aria-label": label });
+  let [low, high] = extent(ys);
   if (isLogarithmic) { low /= 1.1; high *= 1.15; } else { const margin = (high - low) * 0.06 || 0.1; low -= margin; high += margin; }
-  const first = Math.min(...xs);
-  const last = first === Math.max(...xs) ? first + 1 : Math.max(...xs);
+  const [first, end] = extent(xs);
+  const last = first === end ? first + 1 : end;
   const flat = isLogarithmic ? Math.log2 : (value) => value;
   const x = (value) => left + ((value - first) / (last - first)) * (width - left - right);
   const y = (value) => top + (1 - (flat(value) - flat(low)) / (flat(high) - flat(low))) * (height - top - bottom);
@@ -177,23 +184,41 @@ function curve(points, place, classes) {
   return shape("path", { d: path.join(""), class: classes });
 }
 
-// The nearest place on the horizontal axis is read out above the chart; before anybody points, the last one.
+// The nearest place on the horizontal axis is read out above the chart; before anybody points, the last one. With the keyboard
+// on the chart, the arrow keys, Home and End move along; a new drawing keeps the keyboard and the place.
 function readable(chart, holder, readout, places, describe) {
   const cursor = shape("line", { class: "cursor", y1: chart.top, y2: chart.height - chart.bottom, visibility: "hidden" });
   chart.svg.append(cursor);
-  const update = (place) => readout.replaceChildren(...describe(place));
   const sorted = [...places].sort((a, b) => a - b);
-  update(sorted[sorted.length - 1]);
+  let index = sorted.length - 1;
+  const update = (to, isShown) => {
+    index = to;
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, chart.x(sorted[index]));
+    cursor.setAttribute("visibility", isShown ? "visible" : "hidden");
+    readout.replaceChildren(...describe(sorted[index]));
+    const values = { valuemin: 0, valuemax: sorted.length - 1, valuenow: index, valuetext: readout.textContent };
+    for (const [name, value] of Object.entries(values)) chart.svg.setAttribute(`aria-${name}`, value);
+  };
+  const forget = () => { view.cursors.delete(holder.id); update(sorted.length - 1, false); };
   chart.svg.addEventListener("pointermove", (event) => {
     const inside = pixelOf(chart, event);
-    const nearest = sorted.reduce((best, place) => (Math.abs(chart.x(place) - inside) < Math.abs(chart.x(best) - inside) ? place : best));
-    cursor.setAttribute("x1", chart.x(nearest));
-    cursor.setAttribute("x2", chart.x(nearest));
-    cursor.setAttribute("visibility", "visible");
-    update(nearest);
+    update(sorted.reduce((best, place, at) => (Math.abs(chart.x(place) - inside) < Math.abs(chart.x(sorted[best]) - inside) ? at : best), 0), true);
   });
-  chart.svg.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); update(sorted[sorted.length - 1]); });
+  chart.svg.addEventListener("pointerleave", forget);
+  chart.svg.addEventListener("blur", () => { if (holder.contains(chart.svg)) forget(); });
+  chart.svg.addEventListener("keydown", (event) => {
+    const wanted = { ArrowLeft: index - 1, ArrowRight: index + 1, Home: 0, End: sorted.length - 1 }[event.key];
+    if (wanted === undefined) return;
+    event.preventDefault();
+    update(Math.min(Math.max(wanted, 0), sorted.length - 1), true);
+    view.cursors.set(holder.id, sorted[index]);
+  });
+  const hasKeyboard = holder.contains(document.activeElement);
+  const kept = hasKeyboard ? sorted.indexOf(view.cursors.get(holder.id)) : -1;
   holder.replaceChildren(chart.svg);
+  if (hasKeyboard) chart.svg.focus({ preventScroll: true });
+  if (kept >= 0) view.cursors.set(holder.id, sorted[kept]);  // the old drawing forgot it when it lost the keyboard
+  update(kept < 0 ? sorted.length - 1 : kept, kept >= 0);
 }
 
 function pixelOf(chart, event) {
@@ -248,7 +273,7 @@ function perInstance(run, place, axis, text) {
   for (const instance of run.instances) {
     const point = instance.points.find((candidate) => candidate[axis] === place);
     const words = point && text(point);
-    if (words) parts.push(element("b", { class: `f${colour(instance.id)}` }, `  ${instance.id} `), words);
+    if (words) parts.push(element("b", { class: `f${colour(instance.id)}` }, `  #${instance.id} `), words);
   }
   return parts;
 }
@@ -278,7 +303,7 @@ function drawLoss(run) {
     return waiting("loss", isUntimed ? "no node of this machine has timed these rounds; choose another axis" : "no round has been reported yet; a round is in the ledger two rounds later");
   }
   const entropy = run.now.unigram_entropy;
-  const hasReference = entropy !== null && entropy <= Math.max(...ys) * 1.02;
+  const hasReference = entropy !== null && entropy <= extent(ys)[1] * 1.02;
   const holder = at("loss");
   const chart = frame(holder, {
     height: 300, left: 44, xs: all.map((point) => point[axis]), ys: hasReference ? [...ys, entropy] : ys, isLogarithmic: view.isLog,
@@ -420,10 +445,10 @@ function drawFamily(run) {
   const width = Math.max(holder.clientWidth, 240);
   const [left, right, lane, top, bottom] = [30, 14, 30, 14, 22];
   const height = top + bottom + lane * run.instances.length;
-  const last = Math.max(run.run.rounds, ...run.instances.map((instance) => instance.end), 1);
+  const last = extent([run.run.rounds, ...run.instances.map((instance) => instance.end), 1])[1];
   const x = (round) => left + (round / last) * (width - left - right);
   const rows = new Map(run.instances.map((instance, index) => [instance.id, top + lane * (index + 0.5)]));
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "forks and merges of the instances" });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "group", "aria-label": "forks and merges of the instances" });
   for (const tick of linearTicks(0, last, Math.min(8, Math.floor(width / 80)))) {
     svg.append(shape("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }));
     svg.append(shape("text", { class: "axis", x: x(tick), y: height - 5, "text-anchor": "middle" }, whole(tick)));
@@ -447,7 +472,7 @@ function drawFamily(run) {
       svg.append(tie);
     }
     if (!rows.has(hub)) continue;
-    const mark = shape("circle", { class: `ring s${colour(hub)}`, cx: x(decision.round), cy: rows.get(hub), r: 5, tabindex: 0 });
+    const mark = shape("circle", { class: `ring s${colour(hub)}`, cx: x(decision.round), cy: rows.get(hub), r: 5, tabindex: 0, role: "img", "data-decision": `${decision.kind}-${decision.round}-${hub}` });
     const weights = decision.weights.length ? ` by ${decision.weights.map((weight) => weight.toFixed(2)).join(" + ")}` : "";
     const words = `before round ${decision.round}: ${decision.subject}${weights}. ${decision.reason}`;
     mark.append(shape("title", {}, words));
@@ -493,10 +518,13 @@ function drawPeers(run) {
   const hidden = run.num_peers - run.peers.length;
   const credit = run.run.is_signed ? "Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer; reports of the newest rounds are in no plan yet." : "Tokens of the one node whose events these are.";
   at("peers-note").textContent = `${credit}${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
-  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["trains"], ["uplink"], ["round trip"], ["reach", "left"], ["version", "left"]], run.peers.map((peer) => {
-    const name = element("div", { class: "nickname" }, peer.nickname);
+  const listed = view.areAllPeers ? run.peers : run.peers.slice(0, FIRST_PEERS);
+  at("peers-all").hidden = listed.length === run.peers.length;
+  at("peers-all").textContent = `show ${plural(run.peers.length - listed.length, "more peer")}`;
+  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["trains"], ["uplink"], ["round trip"], ["reach", "left"], ["version", "left"]], listed.map((peer) => {
+    const about = [peer.nickname, run.own !== null && run.own.peer === peer.peer ? "(this node)" : ""].filter(Boolean).join(" ");
     const line = row([
-      [element("div", {}, element("a", { href: addressOf(peer.peer), "data-peer": peer.peer }, short(peer.peer)), peer.nickname ? name : null), "peer"], [stateWords(peer), `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
+      [element("div", {}, element("a", { href: addressOf(peer.peer), "data-peer": peer.peer }, short(peer.peer)), about ? element("div", { class: "nickname" }, about) : null), "peer"], [stateWords(peer), `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
       [meter(peer.share), "bar"], [peer.rounds], [peer.last_round ?? "-"], [count(peer.samples_per_second)], [peer.instances.map((id) => `#${id}`).join(" ") || "-"],
       [linkRate(peer.upload_bytes_per_second || null)], [milliseconds(peer.round_trip_seconds)], [peer.reach || "-", "left"], [peer.version || "-", "left"],
     ]);
@@ -567,7 +595,7 @@ function drawPeerCharts() {
     }
     readable(chart, at(id), at(`${id}-readout`), new Set(points.map((line) => line.round)), (place) => [
       `round ${place}: `, ...points.filter((line) => line.round === place).flatMap((line) => [
-        element("b", { class: `f${colour(line.instance)}` }, `  ${line.instance} `), fields.map(([field, , name]) => `${name} ${words(line[field])}`).reverse().join(", "),
+        element("b", { class: `f${colour(line.instance)}` }, `  #${line.instance} `), fields.map(([field, , name]) => `${name} ${words(line[field])}`).reverse().join(", "),
       ]),
     ]);
   }
@@ -586,7 +614,6 @@ function drawTraffic(run) {
 function drawOwn(run) {
   const own = run.own;
   at("own-card").hidden = own === null;
-  at("traffic-card").classList.toggle("wide", own === null);
   if (own === null) return;
   const pairs = [
     ["peer", own.peer], ["device", own.device], ["running", duration(own.seconds)],
@@ -627,7 +654,7 @@ function drawLedger(run) {
       ...(line.is_last ? [["", "the last plan"]] : []),
     ];
     const votes = line.votes === null ? "" : `, ${plural(line.votes, "vote")}`;
-    const body = element("details", {},
+    const body = element("details", { "data-round": line.round },
       element("summary", {}, `round ${line.round}, ${plural(line.peers, "peer")}${votes}`, ...tags.map(([kind, text]) => element("span", { class: `tag ${kind}` }, text))),
       element("ul", {},
         ...line.instances.map((item) => element("li", {}, `instance ${item.id}: ${item.requested} asked, ${item.effective} used, ${item.mode}, ${plural(item.hosts, "host")}. ${item.reason}`)),
@@ -651,8 +678,8 @@ function drawHead(run) {
   at("identity").textContent = `run ${run.run.digest.slice(0, 16)}, ${run.run.mode}, ${plural(run.run.inner_steps, "step")} a round${size}${run.run.admission && `, admission ${run.run.admission}`}${run.run.protocol && `, ${run.run.protocol}`}`;
   const alive = run.num_alive;
   const isSeated = run.peers.some((peer) => peer.state === "seated");
-  const isOver = run.now.is_finished || (run.now.is_last_agreed && !alive);
-  const state = isOver ? "finished" : run.now.is_last_agreed ? "the last plan is agreed" : run.now.is_paused ? "paused by a signer" : alive ? "training" : isSeated ? "stopped" : "no peer answers";
+  const isOver = run.now.is_finished || (run.now.is_last_agreed && !alive && !isSeated);
+  const state = isOver ? "finished" : isSeated && !alive ? "this node has stopped" : run.now.is_last_agreed ? "the last plan is agreed" : run.now.is_paused ? "paused by a signer" : alive ? "training" : "no peer answers";
   const position = run.run.samples === null ? `of ${run.run.rounds}` : `(${run.now.samples_given.toLocaleString("en")} of ${run.run.samples.toLocaleString("en")} samples assigned)`;
   at("state").textContent = `round ${run.now.round} ${position}, ${state}`;
   at("state").classList.remove("lost");
@@ -664,7 +691,10 @@ function drawHead(run) {
   const tiles = [
     ["held-out loss", loss(run.now.heldout_loss), "nats per token"], ["credited tokens", count(run.now.tokens), `${count(run.now.samples)} samples`],
     ["peers", String(isOver || isSeated ? run.num_peers : alive), isOver ? "took part" : isSeated ? "known" : `alive of ${run.num_peers}`], ["instances", String(live), `of ${run.instances.length} so far`],
-    isOver ? ["running time", duration(run.now.seconds), "of this node"] : ["time left", duration(run.now.seconds_left), "estimated"], ["speed, all peers", count(run.now.tokens_per_second), isOver ? "tokens/s, last rounds" : "tokens/s"],
+    ...(run.own === null ? [] : [  // only a node on this machine has a clock
+      isOver ? ["running time", duration(run.now.seconds), "of this node"] : ["time left", duration(run.now.seconds_left), "estimated"],
+      ["speed, all peers", count(run.now.tokens_per_second), isOver ? "tokens/s, last rounds" : "tokens/s"],
+    ]),
     ["averaging, all peers", bytes(run.traffic.swarm_averaging_bytes), "computed"],
   ];
   at("tiles").replaceChildren(...tiles.map(([name, value, unit]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, " ", element("small", {}, unit)))));
@@ -694,16 +724,39 @@ function drawCharts() {
 
 function draw(run) {
   view.run = run;
-  drawHead(run);
-  drawCharts();
-  listInstances(run);
-  drawPeers(run);
-  drawTraffic(run);
-  drawOwn(run);
-  drawTexts(run);
-  drawLedger(run);
-  showChoice();
+  document.body.classList.remove("waiting");
+  keepingKeyboard(() => {
+    drawHead(run);
+    drawCharts();
+    listInstances(run);
+    drawPeers(run);
+    drawTraffic(run);
+    drawOwn(run);
+    drawTexts(run);
+    drawLedger(run);
+    showChoice();
+  });
+  letScroll();
   return drawPeer(run);
+}
+
+// Every document replaces links, plans and marks: the keyboard goes on at the new one.
+function keepingKeyboard(change) {
+  const held = document.activeElement;
+  const name = held === null ? undefined : ["peer", "place", "decision", "round"].find((key) => (held.closest("[data-round]") || held).dataset[key] !== undefined);
+  const value = name && (held.closest("[data-round]") || held).dataset[name];
+  change();
+  if (name === undefined || document.contains(held)) return;
+  const again = document.querySelector(`[data-${name}="${CSS.escape(value)}"]${name === "round" ? " > summary" : ""}`);
+  if (again !== null) again.focus({ preventScroll: true });
+}
+
+// A table that is wider than its card scrolls by the keyboard, too.
+function letScroll() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    if (box.scrollWidth > box.clientWidth) box.setAttribute("tabindex", "0");
+    else box.removeAttribute("tabindex");
+  }
 }
 
 // Another address: a link on the page, the browser's way back, or a hand.
@@ -774,18 +827,27 @@ function start() {
   }
   at("whole").addEventListener("click", () => zoom(null));
   at("picture").addEventListener("click", savePicture);
+  at("peers-all").addEventListener("click", () => { view.areAllPeers = true; drawPeers(view.run); showChoice(); });
   at("all").addEventListener("click", () => { view.isWhole = true; drawLedger(view.run); });
   at("texts-all").addEventListener("click", () => { view.areAllTexts = true; drawTexts(view.run); });
   at("peer-all").addEventListener("click", () => { view.isWholePeer = true; drawPeer(view.run).catch(lost); });
   window.addEventListener("hashchange", () => follow().catch(lost));
   let width = 0;
   new ResizeObserver(() => {
-    if (document.body.clientWidth !== width) { width = document.body.clientWidth; drawCharts(); }
+    if (document.body.clientWidth !== width) { width = document.body.clientWidth; drawCharts(); letScroll(); }
   }).observe(document.body);
+  listen();
+  refresh().catch(lost);
+}
+
+// A browser opens a stream that broke off anew by itself, but not one that the server refused.
+function listen() {
   const news = new EventSource("api/events");
   news.addEventListener("news", () => refresh().catch(lost));
-  news.addEventListener("error", lost);
-  refresh().catch(lost);
+  news.addEventListener("error", () => {
+    if (news.readyState !== EventSource.CLOSED) return lost();
+    setTimeout(() => { refresh().catch(lost); listen(); }, 1000 * RETRY_SECONDS);
+  });
 }
 
 start();

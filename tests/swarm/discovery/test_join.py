@@ -9,17 +9,18 @@ from types import SimpleNamespace
 import pytest
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
-from adloco_p2p.errors import SwarmError
+from adloco_p2p.errors import RunNotHeld, SwarmError
 from adloco_p2p.swarm.discovery import join
 from adloco_p2p.swarm.discovery.join import (
     DISCOVERY_SECONDS,
     LOOK_SECONDS,
     MAX_OTHERS_DIALLED,
+    NOT_HELD_SECONDS,
     choose_run,
     connect_to_run,
     find_manifest,
 )
-from adloco_p2p.swarm.p2p.dht_records import PeerRecord
+from adloco_p2p.swarm.p2p.dht_records import PeerRecord, RunRecord
 
 RUN = Digest("ab" * 32)
 KNOWN, ANSWERS, SILENT = PeerId("known"), PeerId("answers"), PeerId("silent")
@@ -117,6 +118,7 @@ def test_a_peer_that_still_loads_its_model_is_asked_again_for_a_while(ready_at: 
     """Its link leads to it before it answers."""
     now = 0.0
     asked: list[list[PeerId]] = []
+    said: list[str] = []
 
     async def sleep(seconds: float) -> None:
         nonlocal now
@@ -131,7 +133,7 @@ def test_a_peer_that_still_loads_its_model_is_asked_again_for_a_while(ready_at: 
     monkeypatch.setattr(join, "asyncio", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(join, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(join, "fetch_manifest", fetch_manifest)
-    found = find_manifest(Dialling(), Announced(), RUN)  # type: ignore[arg-type]
+    found = find_manifest(Dialling(), Announced(), RUN, say=said.append)  # type: ignore[arg-type]
     if ready_at > DISCOVERY_SECONDS:
         with pytest.raises(SwarmError, match="no peer could give the manifest"):
             asyncio.run(found)
@@ -139,3 +141,40 @@ def test_a_peer_that_still_loads_its_model_is_asked_again_for_a_while(ready_at: 
         assert asyncio.run(found) == "the manifest"
     assert all(peers == [ANSWERS, KNOWN, KNOWN] for peers in asked)
     assert (len(asked) - 1) * LOOK_SECONDS == pytest.approx(min(ready_at, DISCOVERY_SECONDS), abs=LOOK_SECONDS)
+    assert len(said) == (ready_at > 0) and all("asking again for 60 s in all" in words for words in said)
+
+
+def test_peers_that_all_have_not_the_run_of_a_link_are_not_asked_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async def fetch_manifest(p2p: object, peers: Iterable[PeerId], run: Digest) -> str:
+        raise RunNotHeld("no peer could give the manifest")
+
+    monkeypatch.setattr(join, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(join, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(join, "fetch_manifest", fetch_manifest)
+    with pytest.raises(SwarmError, match="no peer could give the manifest"):
+        asyncio.run(find_manifest(Dialling(), Announced(), RUN))  # type: ignore[arg-type]
+    assert NOT_HELD_SECONDS <= now <= NOT_HELD_SECONDS + LOOK_SECONDS
+
+
+def test_a_search_for_a_run_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = 0.0, list[str]()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Empty:
+        async def list_runs(self) -> list[RunRecord]:
+            return []
+
+    monkeypatch.setattr(join, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(join, "time", SimpleNamespace(monotonic=lambda: now))
+    with pytest.raises(SwarmError, match="is its first peer up"):
+        asyncio.run(choose_run(Empty(), wanted=None, say=said.append))  # type: ignore[arg-type]
+    assert said == ["no run is announced yet by the peers that were reached; looking for 60 s"]

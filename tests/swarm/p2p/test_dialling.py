@@ -7,7 +7,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 
 from adloco_p2p.swarm.p2p import dialling
 from adloco_p2p.swarm.p2p.addresses import parse_peer_address
-from adloco_p2p.swarm.p2p.dialling import dial_with_retries, dialable
+from adloco_p2p.swarm.p2p.dialling import attempt, dial_with_retries, dialable
 
 ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
 BOB = "12D3KooWAyUjq8p3jBZTzB3Au3Bib8B2cfVSBWUBmVFTiaMLWPyG"
@@ -88,3 +88,26 @@ def test_a_relay_is_written_as_the_daemon_reads_it():
     wanted = bytes.fromhex("04cb007107061092a50326") + relay + bytes.fromhex("a202")
     assert dialable(f"/ip4/203.0.113.7/tcp/4242/p2p/{BOB}/p2p-circuit").to_bytes() == wanted
     assert dialable("/ip4/203.0.113.7/tcp/4242").to_bytes() == bytes.fromhex("04cb007107061092")
+
+
+def failure(*causes):
+    lines = "".join(f"\n  * [/ip4/192.0.2.{index}/tcp/1] {cause}" for index, cause in enumerate(causes))
+
+    class Refusing(Daemon):
+        async def connect(self, peer, maddrs):
+            raise P2PDaemonError(f"failed to dial: all dials failed{lines}")
+
+    (found,) = asyncio.run(attempt(Refusing({}), [parse_peer_address(f"/ip4/192.0.2.1/tcp/1/p2p/{ALICE}")])).values()
+    return found
+
+
+def test_what_is_certain_about_an_address_and_what_may_be_a_fault_of_the_network():
+    refused = "dial tcp4 192.0.2.1:1: connect: connection refused"
+    other = f"failed to negotiate security protocol: peer id mismatch: expected {ALICE}, but remote key matches {BOB}"
+    web = "failed to negotiate security protocol: message did not have trailing newline"
+    silent = "dial tcp4 192.0.2.1:1: i/o timeout"
+    assert failure(other).is_another and failure(other, other).is_nobody
+    assert failure(refused).is_nobody and failure(refused, web, other).is_nobody
+    assert not failure(refused, other).is_another, "it may begin to listen at the address that refused"
+    for causes in ((silent,), (refused, silent), (other, silent), (refused, "dial backoff"), ("no route to host",)):
+        assert not failure(*causes).is_nobody and not failure(*causes).is_another, causes

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,6 +16,9 @@ import pytest
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.swarm.p2p import swarm_node
+from adloco_p2p.swarm.p2p.addresses import parse_peer_addresses
+from adloco_p2p.swarm.p2p.dialling import Failure
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from tests.swarm.patience import PATIENCE_SECONDS
 from tests.swarm.swarm_hosts import LOCAL, started_hosts
@@ -235,5 +239,80 @@ def test_a_plain_hivemind_dht_process_is_a_bootstrap(tmp_path):
         finally:
             process.terminate()
             await process.wait()
+
+    asyncio.run(scenario())
+
+
+ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{ALICE}"
+
+
+def joining(monkeypatch, answers, *, seconds=20.0):
+    """Answers of libp2p, the last one for ever -> the text of the error, what was said, and the time that it took."""
+    now = 0.0
+    said: list[str] = []
+
+    async def sleep(duration):
+        nonlocal now
+        now += duration
+
+    async def attempt(p2p, addresses, *, timeout_seconds):
+        nonlocal now
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        now += timeout_seconds if found is SILENT else 0.0
+        return {address.peer: found for address in addresses}
+
+    monkeypatch.setattr(swarm_node, "attempt", attempt)
+    monkeypatch.setattr(swarm_node, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    node = SwarmNode.__new__(SwarmNode)  # nothing of a started one is used
+    node.p2p = None
+    notice = swarm_node._Notice(said.append, f"; trying for {seconds:.0f} s")
+    known = parse_peer_addresses([ADDRESS])
+    with pytest.raises(SwarmError) as caught:
+        asyncio.run(node._join(known, known, seconds, may_begin_alone=False, notice=notice))
+    return str(caught.value), said, now
+
+
+SILENT = Failure(reason="no answer within 10 s")
+REFUSED = Failure(reason="connection refused", is_nobody=True)
+BACKOFF = Failure(reason="it failed a moment ago (dial backoff)")
+
+
+def test_an_address_of_another_peer_is_called_wrong_at_once(monkeypatch):
+    other = Failure(reason="another peer answers there", is_another=True, is_nobody=True)
+    words, said, seconds = joining(monkeypatch, [other])
+    assert seconds == 0 and said == [] and "another peer answers there" in words
+
+
+def test_a_port_where_nobody_listens_is_tried_again_once_and_not_for_the_whole_time(monkeypatch):
+    words, said, seconds = joining(monkeypatch, [REFUSED, *[BACKOFF] * 5, REFUSED])
+    assert seconds == 6.0 and "connection refused" in words, "a backoff is no attempt"
+    assert len(said) == 1 and "trying for 20 s" in said[0] and "connection refused" in said[0]
+
+
+def test_silence_is_tried_for_the_time_that_was_named_and_no_longer(monkeypatch):
+    words, said, seconds = joining(monkeypatch, [SILENT, *[BACKOFF] * 5, SILENT])
+    assert "no answer within 10 s" in words and len(said) == 1
+    assert 19.0 <= seconds <= 21.0
+
+
+def test_the_user_is_told_what_is_tried_while_the_first_attempt_lasts(monkeypatch):
+    monkeypatch.setattr(swarm_node, "NOTICE_SECONDS", 0.0)
+    known = parse_peer_addresses([ADDRESS.replace("4001", str(4000 + index)) for index in range(8)])
+
+    async def scenario():
+        told = asyncio.Event()
+        said: list[str] = []
+
+        def say(words: str) -> None:
+            said.append(words)
+            told.set()
+
+        notice = swarm_node._Notice(say, "; trying for 20 s")
+        async with notice.of_silence(known):
+            await told.wait()
+        notice.tell("once is enough")
+        assert len(said) == 1 and said[0].startswith("no answer from /ip4/192.0.2.1/tcp/4000, ")
+        assert said[0].endswith(" and 2 more yet; trying for 20 s")
 
     asyncio.run(scenario())
