@@ -51,7 +51,7 @@ QUEUE_KB = 512.0
 EVALUATED_STEPS = 64
 """Inner steps between two evaluations, or those of a round: where this machine is busy, one takes seconds."""
 LOOK_SECONDS = 1.0
-START_SECONDS = 600.0
+START_SECONDS = 900.0
 """How long the peers may take to start and to end a first round."""
 
 
@@ -162,7 +162,7 @@ def conduct(way: Way, out: Path, arguments: argparse.Namespace, seed: int) -> tu
     hosts, course = list(names), Course()
     config = write_document(out, document_of(way, list(names.values())[1:], seed))
     deadline = time.monotonic() + START_SECONDS
-    program = ("benchmarks.wan.islands_peer", arguments.step_seconds, way.merged_every)
+    program = ("benchmarks.wan.islands_peer", arguments.step_seconds, way.merged_every, arguments.scale)
     settings = ["checkpoint_period_rounds=100000", "max_instances=1", f"max_micro_batch={BATCH}"]
     with laboratory(way, hosts, arguments.scale) as lab:
         members = [begin_in(lab, out, hosts[0], "start", config, program=program, settings=settings)]

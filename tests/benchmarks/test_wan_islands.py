@@ -4,17 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules, Rules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning import round_plan
 from adloco_p2p.core.planning.round_plan import genesis
+from adloco_p2p.numerics import digest
 from adloco_p2p.runtime.adapters import plan_rule
 from benchmarks.nodes import Event, write_document
 from benchmarks.wan import islands
 from benchmarks.wan.islands import HOSTS, WAYS, Way, began, curve_of, document_of, loss_at, named_hosts, peer_record, table
-from benchmarks.wan.islands_peer import plan_for_islands
+from benchmarks.wan.islands_peer import divide_chunks, plan_for_islands
 from benchmarks.wan.lab import Border
 
 APART = next(way for way in WAYS if way.instances > 1)
@@ -44,6 +46,17 @@ def test_an_instance_is_on_the_island_whose_hosts_have_the_lowest_names(
         assert merged == ([0, 1] if number in (2, 4) else [])
         assert all(merge.weights == (0.5, 0.5) for merge in plan.merges)
         plan = plan_rule.decide_by(rules)(plan, [], None)  # type: ignore[arg-type]
+
+
+def test_the_state_of_a_small_model_has_as_many_chunks_as_that_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "CHUNK_BYTES", digest.CHUNK_BYTES)
+    outer, momentum = torch.arange(500_000.0), torch.ones(500_000, dtype=torch.bfloat16)
+    whole = digest.state_digest(outer, momentum)
+    assert len(list(digest.state_chunks(outer, momentum))) == 3
+    divide_chunks(20.0)
+    chunks = list(digest.state_chunks(outer, momentum))
+    assert len(chunks) == 39 + 20 and sum(map(len, chunks)) == 3_000_000
+    assert digest.state_digest(outer, momentum) != whole
 
 
 def test_a_border_needs_every_host_on_one_island() -> None:
