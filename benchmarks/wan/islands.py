@@ -131,7 +131,7 @@ def named_hosts(out: Path, num_hosts: int) -> dict[str, str]:
     for number in range(num_hosts):
         key = out / f"{number}.key"
         found.append((Identity.load_or_create(key).peer_id, key))
-    names = {}
+    names: dict[str, str] = {}
     for number, (name, key) in enumerate(sorted(found)):
         (out / f"peer-{number}").mkdir()
         key.rename(out / f"peer-{number}" / "identity.key")
@@ -264,7 +264,8 @@ def table(records: Sequence[Record]) -> list[str]:
     assert len(seconds) == 1, "ways compare at equal wall time"
     (last,) = seconds
     looks = [round(last * part) for part in PARTS]
-    heads = ["way", "seeds", "rounds", "inner steps of a host", "computing", "MB over the border, each way", "merges"]
+    heads = ["way", "seeds", "load", "rounds", "inner steps of a host", "computing", "an average, s", "merges", "a merge, s"]
+    heads += ["MB each way"]
     heads += [f"loss after {look} s" for look in looks] + [f"minus {BASE}"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     ends = {way.name: {r["seed"]: loss_at(r, last) for r in records if r["way"]["name"] == way.name} for way in WAYS}
@@ -274,11 +275,14 @@ def table(records: Sequence[Record]) -> list[str]:
             cells = [
                 way.name,
                 str(len(found)),
+                f"{_mean(found, lambda r: r['load']):.0f}",
                 f"{_mean(found, lambda r: max(peer['rounds'] for peer in r['peers'].values())):.0f}",
                 f"{_mean(found, lambda r: fmean(peer['steps'] for peer in r['peers'].values())):.0f}",
                 f"{_mean(found, computing):.0%}",
+                f"{_mean(found, average_seconds):.1f}",
+                f"{_mean(found, lambda r: len(r['merges'])):.1f}" if way.instances > 1 else "",
+                f"{_mean(found, merge_seconds):.0f}" if way.instances > 1 else "",
                 f"{_mean(found, lambda r: fmean(r['crossed'])) / 1e6:.1f}" if way.islands > 1 else "",
-                f"{_mean(found, lambda r: len(r['merges'])):.0f}" if way.instances > 1 else "",
                 *(_shown([loss_at(record, look) for record in found]) for look in looks),
                 above.shown(3) if above else "",
             ]
@@ -290,6 +294,23 @@ def computing(record: Record) -> float:
     """Return the part of the time that the hosts' inner steps need, by the stated device."""
     steps = fmean(peer["steps"] for peer in record["peers"].values())
     return float(steps * record["step_seconds"] / record["seconds"])
+
+
+def average_seconds(record: Record) -> float:
+    """Return the mean seconds of an average, waiting for the others' inner steps and evaluations included."""
+    peers = record["peers"].values()
+    return sum(peer["phases"]["averaging"] for peer in peers) / sum(peer["rounds"] for peer in peers)
+
+
+def merge_seconds(record: Record) -> float:
+    """Return the mean seconds from the end of a host's round to the beginning of its next one, where a merge is between."""
+    return fmean(
+        begins[number] - ends[number - 1]
+        for peer in record["peers"].values()
+        for begins, ends in [({end[0]: end[1] for end in peer["ends"]}, {end[0]: end[2] for end in peer["ends"]})]
+        for number in record["merges"]
+        if number in begins
+    )
 
 
 def _known(losses: Mapping[int, float | None]) -> dict[int, float]:

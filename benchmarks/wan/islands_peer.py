@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from adloco_p2p.core.model.plan import RoundPlan
 from benchmarks.paced import pace
@@ -22,13 +23,12 @@ VALUE_BYTES = 4
 
 def plan_for_islands(every: int) -> None:
     """Make plans of this process follow these rules from now on. All peers of a run need the same ones."""
+    from adloco_p2p.core.planning import round_plan
     from adloco_p2p.runtime.adapters import plan_rule
     from benchmarks.method.mutual_merges import with_mutual_merges
 
-    rule = plan_rule.next_plan
-
-    def next_plan(*told: object, **more: object) -> RoundPlan:
-        return with_mutual_merges(rule(*told, **more), every=every)  # type: ignore[arg-type]
+    def next_plan(*told: Any, **more: Any) -> RoundPlan:
+        return with_mutual_merges(round_plan.next_plan(*told, **more), every=every)
 
     plan_rule.next_plan = next_plan  # type: ignore[attr-defined]
     plan_rule.UNKNOWN_CAPACITY = replace(plan_rule.UNKNOWN_CAPACITY, max_instances=1)

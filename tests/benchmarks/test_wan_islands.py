@@ -97,15 +97,16 @@ def test_a_curve_has_the_first_evaluation_of_each_round_and_ends_in_time() -> No
 
 
 def record_of(way: Way, seed: int, loss: float) -> dict[str, Any]:
-    peer = {"rounds": 5, "steps": 80}
+    ends = [[6, 0.0, 10.0], [7, 10.5, 20.0], [8, 50.0, 60.0], [15, 80.0, 90.0], [16, 110.0, 120.0]]
+    peer = {"rounds": 5, "steps": 80, "phases": {"training": 32.0, "averaging": 6.0}, "ends": ends}
     curve = [[1.0, 0, instance, loss] for instance in range(way.instances)]
     shown = {"name": way.name, "instances": way.instances}
-    stated = {"seconds": 40.0, "step_seconds": 0.4, "crossed": [2_000_000, 4_000_000], "merges": [8, 16]}
+    stated = {"seconds": 40.0, "step_seconds": 0.4, "crossed": [2_000_000, 4_000_000], "merges": [8, 16, 24], "load": 9.6}
     return {"way": shown, "seed": seed, "peers": {"a": peer, "b": peer}, "curve": curve, **stated}
 
 
 def test_the_table_compares_ways_of_one_seed() -> None:
     records = [record_of(WAYS[0], 1, 3.0), record_of(WAYS[0], 2, 3.2), record_of(APART, 2, 3.3)]
     first, second = table(records)[2:]
-    assert first.startswith("| one instance, H 128 | 2 | 5 | 80 | 80% | 3.0 |  |") and first.endswith("|  |")
-    assert second.endswith("| 3.300 | 0.100 |") and "| 2 | 3.300 |" in second
+    assert first.startswith("| one instance, H 128 | 2 | 10 | 5 | 80 | 80% | 1.2 |  |  | 3.0 | 3.100 +- 1.271 |")
+    assert second.endswith("| 80% | 1.2 | 3.0 | 30 | 3.0 | 3.300 | 3.300 | 3.300 | 0.100 |")
