@@ -76,8 +76,8 @@ WAYS = (
     Way(name="one island alone, H 16", inner_steps=16, islands=1),
     Way(name="one instance, H 16", inner_steps=16),
 )
-BASE = WAYS[0].name
-"""The way with which others are compared."""
+BASES = (WAYS[0].name, WAYS[3].name)
+"""The ways with which others are compared: one instance over all, and half of the machines."""
 PARTS = (0.25, 0.5, 1.0)
 """Parts of the time after which losses are shown."""
 PRINTED = ("load", "busy", "late", "failed_attempts", "crossed", "merges")
@@ -266,12 +266,12 @@ def table(records: Sequence[Record]) -> list[str]:
     looks = [round(last * part) for part in PARTS]
     heads = ["way", "seeds", "load", "rounds", "inner steps of a host", "computing", "an average, s", "merges", "a merge, s"]
     heads += ["MB each way"]
-    heads += [f"loss after {look} s" for look in looks] + [f"minus {BASE}"]
+    heads += [f"loss after {look} s" for look in looks] + [f"minus {base}" for base in BASES]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     ends = {way.name: {r["seed"]: loss_at(r, last) for r in records if r["way"]["name"] == way.name} for way in WAYS}
     for way in WAYS:
         if found := [record for record in records if record["way"]["name"] == way.name]:
-            above = paired(_known(ends[way.name]), _known(ends[BASE])) if way.name != BASE else None
+            above = [paired(_known(ends[way.name]), _known(ends[base])) if way.name != base else None for base in BASES]
             cells = [
                 way.name,
                 str(len(found)),
@@ -284,7 +284,7 @@ def table(records: Sequence[Record]) -> list[str]:
                 f"{_mean(found, merge_seconds):.0f}" if way.instances > 1 else "",
                 f"{_mean(found, lambda r: fmean(r['crossed'])) / 1e6:.1f}" if way.islands > 1 else "",
                 *(_shown([loss_at(record, look) for record in found]) for look in looks),
-                above.shown(3) if above else "",
+                *(one.shown(3) if one else "" for one in above),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return lines

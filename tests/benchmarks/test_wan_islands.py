@@ -1,6 +1,7 @@
 """The parts of `python -m benchmarks.wan.islands`: who is on which island, what it makes of events, and its table."""
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -13,12 +14,27 @@ from adloco_p2p.core.planning import round_plan
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.numerics import digest
 from adloco_p2p.runtime.adapters import plan_rule
+from benchmarks.method.store import records_by_key
 from benchmarks.nodes import Event, write_document
 from benchmarks.wan import islands
-from benchmarks.wan.islands import HOSTS, WAYS, Way, began, curve_of, document_of, loss_at, named_hosts, peer_record, table
+from benchmarks.wan.islands import (
+    HOSTS,
+    WAYS,
+    Way,
+    average_seconds,
+    began,
+    curve_of,
+    document_of,
+    loss_at,
+    merge_seconds,
+    named_hosts,
+    peer_record,
+    table,
+)
 from benchmarks.wan.islands_peer import divide_chunks, plan_for_islands
 from benchmarks.wan.lab import Border
 
+DOCS = Path(__file__).parents[2] / "docs"
 APART = next(way for way in WAYS if way.instances > 1)
 
 
@@ -109,4 +125,35 @@ def test_the_table_compares_ways_of_one_seed() -> None:
     records = [record_of(WAYS[0], 1, 3.0), record_of(WAYS[0], 2, 3.2), record_of(APART, 2, 3.3)]
     first, second = table(records)[2:]
     assert first.startswith("| one instance, H 128 | 2 | 10 | 5 | 80 | 80% | 1.2 |  |  | 3.0 | 3.100 +- 1.271 |")
-    assert second.endswith("| 80% | 1.2 | 3.0 | 30 | 3.0 | 3.300 | 3.300 | 3.300 | 0.100 |")
+    assert second.endswith("| 80% | 1.2 | 3.0 | 25 | 3.0 | 3.300 | 3.300 | 3.300 | 0.100 |  |")
+    kept = records_by_key(islands.KEPT, [])
+    assert len(table(list(kept.values()))) == 2 + len({record["way"]["name"] for record in kept.values()})
+
+
+def test_the_pages_have_the_figures_of_the_kept_records() -> None:
+    kept = list(records_by_key(islands.KEPT, []).values())
+    found = {way.name: {r["seed"]: r for r in kept if r["way"]["name"] == way.name} for way in WAYS}
+    together, apart, fast, alone = (found[way.name] for way in WAYS[:4])
+    seeds = sorted(together)
+    assert all(sorted(records) == seeds for records in (apart, fast, alone))
+    calm = min(seeds, key=lambda seed: together[seed]["load"])
+    page, measured = (" ".join((DOCS / name).read_text().split()) for name in ("results/method.md", "measured.md"))
+    state = 6 * together[calm]["parameters"]
+    stated = 8 * HOSTS * state / (islands.BORDER_MBIT / together[calm]["scale"] * 1e6)
+    crossed = sum(apart[calm]["crossed"]) / 2 / len(apart[calm]["merges"]) / 1e6
+    loads = [record["load"] for records in found.values() for record in records.values()]
+    for words in (
+        f"a load of {min(loads):.0f} to {max(loads):.0f} on two cores",
+        f"{average_seconds(together[calm]):.1f} s over the border and {average_seconds(alone[calm]):.1f} s inside an island",
+        f"a merge takes {merge_seconds(apart[calm]):.0f} s, of which the states alone need {stated:.0f} s",
+        f"{crossed:.1f} MB cross for each merge",
+    ):
+        assert words in measured
+    steps = {
+        name: f"{fmean(peer['steps'] for peer in records[calm]['peers'].values()):.0f}"
+        for name, records in zip(("together", "apart", "alone"), (together, apart, alone), strict=True)
+    }
+    assert f"{steps['alone']} steps where both islands do {steps['together']}, and merged ones {steps['apart']}" in page
+    assert all(loss_at(alone[seed], 400) < loss_at(together[seed], 400) < loss_at(apart[seed], 400) for seed in seeds)
+    assert all(loss_at(fast[seed], 400) < loss_at(alone[seed], 400) for seed in seeds)
+    assert "the same order on all three seeds" in page and len(seeds) == 3
