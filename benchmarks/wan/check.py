@@ -8,14 +8,14 @@ Ends with 1 if something is outside its tolerance. A machine that does much else
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.wan.emulator import LaboratoryUnavailable
-from benchmarks.wan.lab import Laboratory, Link
+from benchmarks.wan.lab import Border, Laboratory, Link
 
 ROOT = Path(__file__).parents[2]
 PAYLOAD = 1448 / 1500
@@ -115,6 +115,35 @@ def asymmetric() -> Iterator[Check]:
         yield Check(what="packets over 2 ms late", unit="%", wanted=0, measured=100 * late / carried, least=0, most=5)
 
 
+def islands() -> Iterator[Check]:
+    """Check two islands of two: what is fast inside shares one link to the other island, in each direction."""
+    links = [Link(name=name, up_mbit=200, down_mbit=200, delay_ms=0.5) for name in "abcd"]
+    border = Border(islands=("ab", "cd"), mbit=20, delay_ms=25, queue_kb=256)
+    with Laboratory(links, border=border) as lab:
+        for host in "bcd":
+            serve(lab, host)
+        yield near("round trip inside an island, 0.5 + 0.5 ms", "ms", 2, rtt_ms(ping(lab, "a", "b")), 1.5)
+        yield near("round trip between islands, 25 ms more each way", "ms", 52, rtt_ms(ping(lab, "a", "c")), 1.5)
+        yield near("one TCP flow inside, 200 Mbit/s", "Mbit/s", 200 * PAYLOAD, stream(lab, "a", "b", seconds=3), 20)
+        yield near("one TCP flow between islands, 20 Mbit/s", "Mbit/s", 20 * PAYLOAD, stream(lab, "a", "c", seconds=6), 1.5)
+        before = lab.counters()
+        there, back, inside = together(lab, ("ac", "bd"), seconds=8), together(lab, ("ac", "db"), seconds=8), lab.counters()
+        yield near("two flows of two pairs, the same way: in all", "Mbit/s", 20 * PAYLOAD, sum(there), 1.5)
+        yield near("two flows, one each way: the first", "Mbit/s", 20 * PAYLOAD, back[0], 4)
+        yield near("two flows, one each way: the second", "Mbit/s", 20 * PAYLOAD, back[1], 4)
+        sent = sum(inside[host].crossed_bytes - before[host].crossed_bytes for host in "ab") * 8e-6
+        yield near("what left the first island, of 16 s at 20 Mbit/s", "Mbit", 320, sent, 40)
+
+
+def together(lab: Laboratory, pairs: Sequence[str], *, seconds: float) -> list[float]:
+    """Return the Mbit/s of payload of a flow from one host to another for each pair, all at once."""
+    flows = [
+        lab.popen(pair[0], probe("stream", lab.address(pair[1]), TCP_PORT, seconds, 1), stdout=subprocess.PIPE, cwd=ROOT)
+        for pair in pairs
+    ]
+    return [float(json.loads(flow.communicate(timeout=PROBE_SECONDS)[0])["mbit"]) for flow in flows]
+
+
 def lossy() -> Iterator[Check]:
     """Check 1 % loss one way: the right number of lost packets, and with the same seed the same ones."""
     answered = []
@@ -152,7 +181,7 @@ def fast() -> Iterator[Check]:
 def main() -> None:
     print(f"{'':48} {'wanted':>8} {'measured':>9}  tolerance")
     checks = []
-    for group in (asymmetric, lossy, fast):
+    for group in (asymmetric, islands, lossy, fast):
         for check in group():
             print(check, flush=True)
             checks.append(check)

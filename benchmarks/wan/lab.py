@@ -70,6 +70,31 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Border:
+    """The way out of every island, which all traffic to other islands shares. Between two islands that is one link with the
+    same rate in each direction; what comes from several islands is not limited together."""
+
+    islands: Sequence[Sequence[str]]
+    """The hosts of each island; every host is on one."""
+    mbit: float
+    delay_ms: float = 0.0
+    """One way, beside the delays of the two hosts."""
+    queue_kb: float = 512.0
+
+    def __post_init__(self) -> None:
+        if min(self.mbit, self.queue_kb) <= 0 or self.delay_ms < 0:
+            raise ValueError("rate and queue of a border must be positive, its delay not negative")
+
+    def command(self, hosts: Sequence[str]) -> str:
+        """Return the line for the emulator, in bytes and seconds."""
+        island_of = {host: number for number, island in enumerate(self.islands) for host in island}
+        if sorted(host for island in self.islands for host in island) != sorted(hosts):
+            raise ValueError("every host is on one island")
+        values = (self.mbit * 125_000, self.delay_ms / 1e3, self.queue_kb * 1024)
+        return " ".join(["islands", *map(repr, values), *(str(island_of[host]) for host in hosts)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
     """IP packets of one host since the laboratory began."""
 
@@ -85,6 +110,10 @@ class Counters:
     up_dropped: int
     """Packets that were dropped because the queue of its uplink was full."""
     down_dropped: int
+    crossed_bytes: int
+    """Bytes of packets from this host that left its island."""
+    border_dropped: int
+    """Packets from this host that were dropped because the queue out of its island was full."""
     late: int
     """Packets that were received more than 2 ms after their time. Many of them mean that this machine was too busy, and the
     link was not as requested."""
@@ -93,9 +122,17 @@ class Counters:
 class Laboratory:
     """A network of hosts for a `with` statement; at its end every process in it, its namespaces and files are gone."""
 
-    def __init__(self, links: Sequence[Link], *, congestion_control: CongestionControl = "cubic", seed: int = 1) -> None:
-        """Only the seed decides whether the k-th packet of a host is lost."""
+    def __init__(
+        self,
+        links: Sequence[Link],
+        *,
+        border: Border | None = None,
+        congestion_control: CongestionControl = "cubic",
+        seed: int = 1,
+    ) -> None:
+        """Only the seed decides whether the k-th packet of a host is lost. Without a border all hosts are on one island."""
         self._number = {link.name: number for number, link in enumerate(links)}
+        self._islands = border.command(self.hosts) if border is not None else ""
         if not 1 <= len(self._number) <= MAX_HOSTS or len(self._number) < len(links):
             raise ValueError(f"a laboratory has 1 to {MAX_HOSTS} hosts, each with a name of its own")
         self._links = tuple(links)
@@ -115,6 +152,8 @@ class Laboratory:
         """Start the emulator. Raises LaboratoryUnavailable."""
         arguments = [",".join([self.address(link.name), *map(repr, link.fields.values())]) for link in self._links]
         self._emulator = Emulator(arguments, congestion_control=self._congestion_control, seed=self._seed)
+        if self._islands:
+            self._emulator.ask(self._islands)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -4,6 +4,9 @@
  *
  *     host a -> [loss] -> [uplink of a: queue, rate] -> delay of a + delay of b (+ jitter) -> [downlink of b] -> host b
  *
+ * Hosts may be on islands. A packet to another island also passes, after its uplink, the one way out of its own island, which
+ * all hosts there share: a queue, a rate and a delay.
+ *
  * There is no netem in many kernels, and none is needed. Needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
  *
  *     linkemu SEED CONGESTION_CONTROL HOST...      HOST = ADDRESS,UP,DOWN,DELAY,JITTER,LOSS,QUEUE
@@ -16,6 +19,7 @@
  *     cut I J | heal I J      both directions between two hosts (numbers from 0)
  *     groups G0 G1 ...        one number per host: hosts of different groups are cut off, all others are healed
  *     set I FIELD VALUE       up, down, delay, jitter, loss or queue, for packets that come from now on
+ *     islands RATE DELAY QUEUE G0 G1 ...      the way out of every island, and one number per host: its island, from 0
  *     count                   counters of every host as JSON
  *
  * At the end of input the counters are printed a last time and the process ends.
@@ -50,20 +54,24 @@ struct counters {
     uint64_t received_packets, received_bytes; /* that we gave to the host */
     uint64_t lost, cut, up_dropped, down_dropped; /* by chance; by a partition; the queue was full */
     uint64_t late;                                /* delivered more than LATE after their time */
+    uint64_t crossed_bytes, border_dropped; /* that left the island of the host; the queue there was full, in packets */
 };
 
 struct host {
     uint32_t address; /* network byte order */
-    int device, namespace;
+    int device, namespace, island;
     double field[NUM_FIELDS];
     double up_free, down_free;      /* when the last byte of what is queued will have left */
     uint64_t loss_rng, jitter_rng;  /* a stream each, so that the fate of a host's k-th packet depends on the seed only */
     struct counters counters;
 };
 
+enum stage { AT_BORDER, AT_DOWNLINK, ARRIVING }; /* what comes next */
+
 struct packet {
     uint8_t source, target;
-    bool is_queued_down; /* waits for the end of its transmission on the downlink */
+    enum stage stage;
+    double delay; /* of the legs of both hosts */
     int length;
     uint8_t bytes[];
 };
@@ -77,6 +85,8 @@ struct entry {
 static struct host hosts[MAX_HOSTS];
 static int num_hosts;
 static bool is_cut[MAX_HOSTS][MAX_HOSTS];
+static double border_rate, border_delay, border_queue; /* of every island's way out */
+static double border_free[MAX_HOSTS];                  /* by island: when what is queued will have left */
 static struct entry *heap; /* the earliest first */
 static size_t heap_size, heap_room;
 static uint64_t next_order;
@@ -168,19 +178,29 @@ static void accept_packet(int source, const uint8_t *bytes, int length, double n
         double delay = from->field[DELAY] + hosts[target].field[DELAY] + (jitter > 0 ? jitter * draw(&from->jitter_rng) : 0);
         struct packet *packet = malloc(sizeof *packet + (size_t)length);
         if (!packet) die("out of memory");
-        *packet = (struct packet){.source = (uint8_t)source, .target = (uint8_t)target, .length = length};
+        *packet = (struct packet){.source = (uint8_t)source, .target = (uint8_t)target, .delay = delay, .length = length};
         memcpy(packet->bytes, bytes, (size_t)length);
-        schedule(packet, from->up_free + delay);
+        bool is_crossing = from->island != hosts[target].island;
+        packet->stage = is_crossing ? AT_BORDER : AT_DOWNLINK;
+        schedule(packet, from->up_free + (is_crossing ? 0 : delay));
     }
 }
 
 static void advance(struct packet *packet, double due, double now) {
-    struct host *to = &hosts[packet->target];
+    struct host *from = &hosts[packet->source], *to = &hosts[packet->target];
     if (is_cut[packet->source][packet->target]) {
-        hosts[packet->source].counters.cut++; /* it was under way when the cable was cut */
-    } else if (!packet->is_queued_down) {
+        from->counters.cut++; /* it was under way when the cable was cut */
+    } else if (packet->stage == AT_BORDER) {
+        if (enqueue(&border_free[from->island], due, border_rate, border_queue, packet->length)) {
+            from->counters.crossed_bytes += (uint64_t)packet->length;
+            packet->stage = AT_DOWNLINK;
+            schedule(packet, border_free[from->island] + border_delay + packet->delay);
+            return;
+        }
+        from->counters.border_dropped++;
+    } else if (packet->stage == AT_DOWNLINK) {
         if (enqueue(&to->down_free, due, to->field[DOWN], to->field[QUEUE], packet->length)) {
-            packet->is_queued_down = true;
+            packet->stage = ARRIVING;
             schedule(packet, to->down_free);
             return;
         }
@@ -214,9 +234,9 @@ static void print_counters(void) {
     for (int i = 0; i < num_hosts; i++) {
         const struct counters *c = &hosts[i].counters;
         printf("%s{\"sent_packets\":%lu,\"sent_bytes\":%lu,\"received_packets\":%lu,\"received_bytes\":%lu,\"lost\":%lu,"
-               "\"cut\":%lu,\"up_dropped\":%lu,\"down_dropped\":%lu,\"late\":%lu}",
+               "\"cut\":%lu,\"up_dropped\":%lu,\"down_dropped\":%lu,\"late\":%lu,\"crossed_bytes\":%lu,\"border_dropped\":%lu}",
                i ? "," : "", c->sent_packets, c->sent_bytes, c->received_packets, c->received_bytes, c->lost, c->cut,
-               c->up_dropped, c->down_dropped, c->late);
+               c->up_dropped, c->down_dropped, c->late, c->crossed_bytes, c->border_dropped);
     }
     printf("]\n");
 }
@@ -235,13 +255,37 @@ static const char *set_field(const char *line) {
     return "no such field";
 }
 
+/* Read a number for every host from the words that `strtok` has left; false where there are fewer. */
+static bool read_numbers(int *numbers) {
+    int n = 0;
+    for (char *word = strtok(NULL, " "); word && n < num_hosts; word = strtok(NULL, " ")) numbers[n++] = atoi(word);
+    return n == num_hosts;
+}
+
 static const char *set_groups(char *line) {
-    int group[MAX_HOSTS], n = 0;
+    int group[MAX_HOSTS];
     strtok(line, " ");
-    for (char *word = strtok(NULL, " "); word && n < num_hosts; word = strtok(NULL, " ")) group[n++] = atoi(word);
-    if (n != num_hosts) return "one group for every host";
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) is_cut[i][j] = group[i] != group[j];
+    if (!read_numbers(group)) return "one group for every host";
+    for (int i = 0; i < num_hosts; i++)
+        for (int j = 0; j < num_hosts; j++) is_cut[i][j] = group[i] != group[j];
+    return NULL;
+}
+
+static const char *set_islands(char *line) {
+    double value[3];
+    int island[MAX_HOSTS];
+    strtok(line, " ");
+    for (int k = 0; k < 3; k++) {
+        char *word = strtok(NULL, " ");
+        if (!word) return "islands RATE DELAY QUEUE G0 G1 ...";
+        value[k] = atof(word);
+    }
+    if (value[0] <= 0 || value[1] < 0 || value[2] <= 0) return "a value out of range";
+    if (!read_numbers(island)) return "one island for every host";
+    for (int i = 0; i < num_hosts; i++)
+        if (island[i] < 0 || island[i] >= MAX_HOSTS) return "no such island";
+    for (int i = 0; i < num_hosts; i++) hosts[i].island = island[i];
+    border_rate = value[0], border_delay = value[1], border_queue = value[2];
     return NULL;
 }
 
@@ -254,6 +298,8 @@ static void obey(char *line) {
         else is_cut[i][j] = is_cut[j][i] = is_cutting;
     } else if (!strncmp(line, "groups ", 7)) {
         problem = set_groups(line);
+    } else if (!strncmp(line, "islands ", 8)) {
+        problem = set_islands(line);
     } else if (!strncmp(line, "set ", 4)) {
         problem = set_field(line);
     } else if (!strcmp(line, "count")) {

@@ -42,6 +42,7 @@ from benchmarks.ngram import NgramTable, rows_of
 from benchmarks.robustness import report as robustness
 from benchmarks.text_runs import COUNTED, Runs
 from benchmarks.wan import grid, grid_tables
+from benchmarks.wan import islands as wan_islands
 
 ROOT = Path(__file__).parents[2]
 DOCS, README = ROOT / "docs", ROOT / "README.md"
@@ -98,6 +99,7 @@ TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
     "outer state": ("bytes.md", lambda: {"states": outer_state.table(records_of(outer_state.KEPT))}),
     "grid": ("time.md", lambda: {"grid": grid_tables.utilisation_table(records_of(grid.KEPT))}),
     "grid, bytes": ("time.md", lambda: {"wire": grid_tables.bytes_table(records_of(grid.KEPT))}),
+    "islands, real": ("method.md", lambda: {"islands, real": wan_islands.table(records_of(wan_islands.KEPT))}),
     "tuned outer": ("tuned.md", lambda: tuned_outer.tables(records_by_key(tuned_outer.KEPT, []))),
     "decayed": ("tuned.md", lambda: {"decayed": decayed.table(records_of(decayed.KEPT))}),
     "muon": ("muon.md", lambda: muon.tables(muon.Cells(), muon.SEEDS)),

@@ -5,15 +5,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 
 import psutil
 import pytest
 
-from benchmarks.wan.check import PAYLOAD, ping, serve, stream
+from benchmarks.wan.check import PAYLOAD, ping, serve, stream, together
 from benchmarks.wan.emulator import Emulator, LaboratoryUnavailable
-from benchmarks.wan.lab import Laboratory, Link
+from benchmarks.wan.lab import Border, Laboratory, Link
 
 ROOT = Path(__file__).parents[2]
 LINKS = [Link(name=name, up_mbit=20, down_mbit=50, delay_ms=10) for name in ("a", "b")]
@@ -69,6 +70,25 @@ def test_a_link_has_at_least_the_delay_and_at_most_the_rate_it_was_given() -> No
     assert 0 < mbit < 1.1 * 20 * PAYLOAD
     assert counters["b"].received_bytes > 0
     assert counters["a"].cut == counters["b"].cut == 0
+
+
+@pytest.mark.heavy  # it is about time, which a busy machine has little of
+def test_hosts_of_an_island_share_the_way_to_another_island_and_nothing_else() -> None:
+    links = [Link(name=name, up_mbit=50, down_mbit=50, delay_ms=1) for name in "abcd"]
+    begun = time.monotonic()
+    with Laboratory(links, border=Border(islands=("ab", "cd"), mbit=5, delay_ms=20, queue_kb=64)) as lab:
+        for host in "bcd":
+            serve(lab, host)
+        inside, across = ping(lab, "a", "b", count=20), ping(lab, "a", "c", count=20)
+        fast, alone = stream(lab, "a", "b", seconds=2), stream(lab, "a", "c", seconds=3)
+        shared = together(lab, ("ac", "bd"), seconds=6)
+        counters, seconds = lab.counters(), time.monotonic() - begun
+    assert 0.004 <= median(inside["rtt_seconds"]) < 0.044 <= median(across["rtt_seconds"])
+    assert 1.1 * 5 * PAYLOAD < fast < 1.1 * 50 * PAYLOAD
+    assert 0 < alone < 1.1 * 5 * PAYLOAD
+    assert min(shared) > 0 and sum(shared) < 1.1 * 5 * PAYLOAD
+    assert counters["a"].sent_bytes > 2 * counters["a"].crossed_bytes > 0
+    assert sum(counters[host].crossed_bytes for host in "ab") <= seconds * 5 * 125_000 + 64 * 1024
 
 
 def test_nothing_is_left_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
