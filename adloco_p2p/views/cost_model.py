@@ -93,8 +93,8 @@ MEASURED_PRICES: dict[str, dict[int, Price]] = {
     "half": {8: (0.004, None)},
     "int8": {4: (0.003, 0.043), 8: (0.000, None)},
     "sign_int4": {8: (0.004, None)},
-    "sign": {4: (0.064, 0.026), 8: (0.044, 0.022)},
-    "sparse": {4: (0.150, 0.037), 8: (0.067, 0.027), 16: (0.125, None)},
+    "sign": {4: (0.064, 0.026), 8: (0.044, 0.022), 16: (0.084, 0.039)},
+    "sparse": {4: (0.150, 0.037), 8: (0.067, 0.027), 16: (0.070, 0.078)},
 }
 """Prices by preset, or by codec without one, and by number of hosts; 64 rounds, 20,864 parameters. `python -m
 benchmarks.presets report` prints them, too."""

@@ -85,7 +85,7 @@ def test_an_exchange_has_the_price_of_its_preset_or_none() -> None:
     assert (fine_tuned.price_nats, fine_tuned.price_half_width, fine_tuned.price_hosts) == (None, None, None)
 
 
-@pytest.mark.parametrize(("hosts", "nearest"), [(1, 4), (2, 4), (5, 4), (6, 8), (8, 8), (64, 8)])
+@pytest.mark.parametrize(("hosts", "nearest"), [(1, 4), (2, 4), (5, 4), (6, 8), (8, 8), (11, 8), (64, 16)])
 def test_a_price_is_that_of_the_nearest_number_of_hosts_that_was_measured(hosts: int, nearest: int) -> None:
     found = exchange_of(SIGN, replace(LINK, num_workers=hosts))
     assert found.price_hosts == nearest
