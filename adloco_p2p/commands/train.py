@@ -284,11 +284,14 @@ def is_complete(workdir: Path) -> bool:
     from adloco_p2p.runtime.adapters.network_journal import newest_plan
     from adloco_p2p.storage.workdir import JOURNAL
 
-    journal, last = workdir / JOURNAL, saved.durable.plans[-1]
+    journal = workdir / JOURNAL
+    if not journal.exists():
+        return True
     try:
-        newest = newest_plan(journal) if journal.exists() else None
+        newest = newest_plan(journal)
     except StorageError:
         return True  # the model does not depend on the journal
+    last = saved.durable.plans[-1]
     return newest in (None, canonical.digest(last), last.parent)  # a damaged last entry is cut off
 
 

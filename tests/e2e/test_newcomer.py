@@ -83,10 +83,10 @@ def test_a_newcomer_trains_joins_pauses_and_leaves(tmp_path: Path) -> None:
             joiner.wait_for("resum")
             joiner.press("q")
             assert joiner.end() == 0
-            assert "saved; continue with: adloco-peer join --workdir" in joiner.text.replace("\r\n", " ")
+            assert "saved; continue with: adloco-peer join --workdir" in " ".join(joiner.text.split())
         swarm.press("q")
         assert swarm.end() == 0
-        assert "saved; continue with: adloco-peer swarm" in swarm.text.replace("\r\n", " ")
+        assert "saved; continue with: adloco-peer swarm" in " ".join(swarm.text.split())
     wait(lambda: not processes_of(tmp_path), "nothing to be left of the swarm")
 
 

@@ -41,7 +41,7 @@ def write_task(folder: Path, *, answers: list[int]) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with `work`, after a round of one instance, and its export in `model`."""
+    """A directory with `work`, after a round of one instance, its export in `model`, a task in `asked`, and a text."""
     folder = tmp_path_factory.mktemp("trained")
     settings = ("--set", "instances.count=1", "work.rounds=1", "merge.policy=none")
     for arguments in (
@@ -50,6 +50,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         ended = run(arguments, folder=folder)
         assert ended.code == 0, ended
+    write_task(folder / "asked", answers=[0, 0])
+    (folder / "text.txt").write_text("text")
     return folder
 
 
@@ -92,12 +94,12 @@ def test_scores_are_those_of_log_probabilities_by_hand(trained: Path, tmp_path: 
     ("options", "problem"),
     [
         (["missing.yaml"], "E223: --tasks missing.yaml: "),
-        (["endings.yaml", "--chat"], "E208: --chat: the tokenizer of this run has no chat template"),
-        (["endings.yaml", "--data", "text.txt"], "E200: --data: gives a held-out loss"),
+        (["{}/asked/endings.yaml", "--chat"], "E208: --chat: the tokenizer of this run has no chat template"),
+        (["{}/asked/endings.yaml", "--data", "{}/text.txt"], "E200: --data: gives a held-out loss"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(options: list[str], problem: str, trained: Path) -> None:
-    ended = evaluate(trained, *options)
+    ended = evaluate(trained, *(option.format(trained) for option in options))
     assert ended.code == 2 and problem in ended.errors, ended
 
 
