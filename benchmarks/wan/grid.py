@@ -16,17 +16,13 @@ in the same time. One cell takes two to five minutes.
 """
 
 import argparse
-import bisect
-import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import psutil
 
 from adloco_p2p.config.run_config import AVERAGING_PRESETS
 from adloco_p2p.swarm.p2p.identity import Identity
@@ -42,9 +38,10 @@ from benchmarks.nodes import (
     write_document,
     write_text,
 )
+from benchmarks.wan.course import Course
 from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SAMPLES, STEP_SECONDS, STEP_TOKENS, Cell
 from benchmarks.wan.grid_tables import bytes_table, calculated, shown, utilisation_table
-from benchmarks.wan.lab import Counters, Laboratory, Link, begin_in
+from benchmarks.wan.lab import Laboratory, Link, begin_in
 
 SETTLED = 3
 """Rounds until streams have grown their windows and the plans know the links."""
@@ -59,33 +56,6 @@ KINDS = ("averaging", "state", "gossip")
 
 
 # --- the run --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Course:
-    """The state of links and machine in the course of a run, sampled."""
-
-    times: list[float] = field(default_factory=list)
-    """Unix seconds."""
-    counters: list[Mapping[str, Counters]] = field(default_factory=list)
-    loads: list[float] = field(default_factory=list)
-    """Load of the whole machine, over a minute."""
-    busy: list[float] = field(default_factory=list)
-    """Share of the processors' time since the last sample."""
-
-    def look(self, lab: Laboratory) -> None:
-        self.times.append(time.time())
-        self.counters.append(lab.counters())
-        self.loads.append(os.getloadavg()[0])
-        self.busy.append(psutil.cpu_percent() / 100)
-
-    def sent_until(self, host: str, instant: float) -> float:
-        """Return the bytes in IP packets, interpolated between two samples."""
-        after = min(max(1, bisect.bisect(self.times, instant)), len(self.times) - 1)
-        (begun, ended), (before, now) = (
-            [values[after - 1], values[after]] for values in (self.times, [c[host].sent_bytes for c in self.counters])
-        )
-        return before + (now - before) * (instant - begun) / (ended - begun)
 
 
 def architecture(values: float) -> dict[str, Any]:
@@ -201,15 +171,12 @@ def measure(cell: Cell, out: Path, *, rounds: int, minutes: float) -> Record:
     assert all(len(found) <= 1 for found in digests), "all peers came to the same bytes"
     settled = min(rounds_of(events)[SETTLED - 1]["time"] for events in told.values())
     inside = [number for number, when in enumerate(course.times) if when >= settled]
-    last = course.counters[-1].values()
     return {
         "cell": asdict(cell),
         "parameters": next(event["parameters"] for event in told["peer-0"] if event["event"] == "started"),
         "rounds": rounds - SETTLED - 1,
         "peers": peers,
-        "load": round(fmean(course.loads[number] for number in inside), 1),
-        "busy": round(fmean(course.busy[number] for number in inside), 2),
-        "late": round(sum(item.late for item in last) / sum(item.received_packets for item in last), 4),
+        **course.machine(inside),
     }
 
 

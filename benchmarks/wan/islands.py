@@ -18,23 +18,21 @@ newest evaluations, on the same held-out rows for all.
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import psutil
 
 from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import keep_tables
 from benchmarks.method.store import RESULTS, Record, append_record
 from benchmarks.nodes import Event, Member, end, end_on_sigterm, llama, write_document
-from benchmarks.wan.lab import Border, Counters, Laboratory, Link, begin_in
+from benchmarks.wan.course import Course
+from benchmarks.wan.lab import Border, Laboratory, Link, begin_in
 
 KEPT = RESULTS / "islands_real.jsonl.gz"
 OWN = Path("islands_real.jsonl")
@@ -84,25 +82,6 @@ PRINTED = ("load", "busy", "late", "failed_attempts", "crossed", "merges")
 
 
 # --- the run --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Course:
-    """The state of links and machine in the course of a run, sampled."""
-
-    times: list[float] = field(default_factory=list)
-    """Unix seconds."""
-    counters: list[Mapping[str, Counters]] = field(default_factory=list)
-    loads: list[float] = field(default_factory=list)
-    """Load of the whole machine, over a minute."""
-    busy: list[float] = field(default_factory=list)
-    """Share of the processors' time since the last sample."""
-
-    def look(self, lab: Laboratory) -> None:
-        self.times.append(time.time())
-        self.counters.append(lab.counters())
-        self.loads.append(os.getloadavg()[0])
-        self.busy.append(psutil.cpu_percent() / 100)
 
 
 def document_of(way: Way, founders: Sequence[str], seed: int) -> dict[str, Any]:
@@ -204,7 +183,6 @@ def measure(way: Way, out: Path, arguments: argparse.Namespace, seed: int) -> Re
         sum(after[host].crossed_bytes - before[host].crossed_bytes for host in list(names)[first : first + HOSTS])
         for first in range(0, len(names), HOSTS)
     ]
-    last = course.counters[-1].values()
     merges = {event["round"] for events in told.values() for event in events if event["event"] == "merge"}
     return {
         "way": asdict(way),
@@ -218,9 +196,7 @@ def measure(way: Way, out: Path, arguments: argparse.Namespace, seed: int) -> Re
         "merges": sorted(merges),
         "crossed": crossed,
         "failed_attempts": sum(event["event"] == "average_failed" for events in told.values() for event in events),
-        "load": round(fmean(course.loads[number] for number in inside), 1),
-        "busy": round(fmean(course.busy[number] for number in inside), 2),
-        "late": round(sum(item.late for item in last) / max(1, sum(item.received_packets for item in last)), 4),
+        **course.machine(inside),
     }
 
 

@@ -9,6 +9,7 @@ import torch
 from benchmarks.method.store import read_records
 from benchmarks.nodes import Event
 from benchmarks.wan import grid
+from benchmarks.wan.course import Course
 from benchmarks.wan.grid_cell import PARAMETERS, STEP_SECONDS, STEP_TOKENS, Cell
 from benchmarks.wan.grid_peer import PERIOD, Noise
 from benchmarks.wan.grid_tables import (
@@ -23,9 +24,9 @@ from benchmarks.wan.grid_tables import (
 )
 
 
-def course_of(*sent: int) -> grid.Course:
+def course_of(*sent: int) -> Course:
     """Of one host, one look a second."""
-    course = grid.Course()
+    course = Course()
     for second, size in enumerate(sent):
         course.times.append(float(second))
         course.counters.append({"peer-0": SimpleNamespace(sent_bytes=size)})  # type: ignore[dict-item]
