@@ -153,20 +153,7 @@ class SwarmNode:
             undo.push_async_callback(stop_daemon, p2p)
             assert str(p2p.peer_id) == identity.peer_id
             clock = DhtClock()
-            set_dht_clock(clock)
-            dht = await DHTNode.create(
-                p2p,
-                client_mode=config.client_mode,
-                record_validator=TolerantReader(),
-                authorizer=RequestGate(time.monotonic),
-                wait_timeout=DHT_TIMEOUT_SECONDS,
-                cache_locally=False,  # every search of ours is for the latest records
-                cache_nearest=0,
-                cache_refresh_before_expiry=0,
-                cache_on_store=False,
-            )
-            bound_storage(dht, clock)
-            bound_nodes(dht)
+            dht = await _dht_on(p2p, clock, client_mode=config.client_mode)
             host = cls(p2p=p2p, dht=dht, clock=clock, identity=identity, book=book, sockets=sockets, config=config)
             await host._join(given, others, join_timeout_seconds, may_begin_alone=may_begin_alone, notice=notice)
             undo.pop_all()
@@ -354,6 +341,25 @@ class SwarmNode:
         offsets = [seconds for seconds in measured if seconds is not None and math.isfinite(seconds)]
         if offsets and abs(median(offsets)) > CLOCK_TOLERANCE_SECONDS:
             self.clock.shift(median(offsets))
+
+
+async def _dht_on(p2p: P2P, clock: DhtClock, *, client_mode: bool) -> DHTNode:
+    """Begin a DHT that follows the clock and is bounded against what others store."""
+    set_dht_clock(clock)
+    dht = await DHTNode.create(
+        p2p,
+        client_mode=client_mode,
+        record_validator=TolerantReader(),
+        authorizer=RequestGate(time.monotonic),
+        wait_timeout=DHT_TIMEOUT_SECONDS,
+        cache_locally=False,  # every search of ours is for the latest records
+        cache_nearest=0,
+        cache_refresh_before_expiry=0,
+        cache_on_store=False,
+    )
+    bound_storage(dht, clock)
+    bound_nodes(dht)
+    return dht
 
 
 class _Notice:
