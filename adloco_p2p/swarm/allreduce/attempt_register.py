@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
+from adloco_p2p.swarm.allreduce.early_messages import keep_bounded
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, refusal
 from adloco_p2p.swarm.allreduce.topology import Attempt
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
 
 _ENDED_KEYS = 256
+_EARLY_NOTES = 256
+"""Failures of averages not begun here that are kept of all reporters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,7 @@ class AttemptRegister:
         """Set, and then replaced, when an average begins; streams of remote members may wait for it."""
         self._ended: OrderedDict[Digest, _End] = OrderedDict()
         self.early_notes: OrderedDict[tuple[Digest, PeerId], _End] = OrderedDict()
-        """Reported failures of averages that this peer has not begun, by key and reporter: the newest of each reporter, as many
-        as averages for which it may wait."""
+        """Reported failures of averages that this peer has not begun, by key and reporter."""
         self._max_waiting = max_waiting
         self._waiting: dict[PeerId, dict[tuple[Digest, int], FramedStream]] = {}
         """Streams for averages that this peer has not begun, by peer, key and lane, in the order of arrival."""
@@ -140,7 +142,5 @@ class AttemptRegister:
         if hello.key in self.running:
             self.running[hello.key].on_remote_failure(peer, hello.spec, reply)
         elif hello.key not in self._ended and not is_stranger:
-            self.early_notes[hello.key, peer] = _End(hello.spec, reply)
-            own = [note for note in self.early_notes if note[1] == peer]
-            for note in own[: -self._max_waiting]:
-                del self.early_notes[note]
+            note = _End(hello.spec, reply)
+            keep_bounded(self.early_notes, (hello.key, peer), note, per_teller=self._max_waiting, in_all=_EARLY_NOTES)

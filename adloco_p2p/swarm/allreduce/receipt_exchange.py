@@ -8,7 +8,7 @@ about 2 ** -n.
 import asyncio
 import logging
 import random
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from adloco_p2p.background import BackgroundTasks
@@ -17,6 +17,7 @@ from adloco_p2p.core.model.ledger_entry import Pledge
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
+from adloco_p2p.swarm.allreduce.early_messages import keep_bounded
 from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
 from adloco_p2p.swarm.allreduce.pledges import Notary, Pledges, decode_pledges
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
@@ -25,10 +26,8 @@ logger = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0
 _ATTEMPTS_KEPT = 16
 _SHOWN_KEPT = 256
-"""Lists of receipts kept of all senders about attempts that have not ended here; a further one replaces the oldest of those
-that the sender with the most has shown."""
+"""Lists of receipts kept of all senders about attempts that have not ended here."""
 _SHOWN_KEPT_PER_SENDER = 4
-"""Those of one sender; a further one replaces its own oldest."""
 
 
 class ReceiptExchange:
@@ -68,13 +67,7 @@ class ReceiptExchange:
             self._compared.add((key, sender))
             self._notary.compare(held, shown)
             return
-        self._shown[key, sender] = shown
-        own = [known for known in self._shown if known[1] == sender]
-        if len(own) > _SHOWN_KEPT_PER_SENDER:
-            del self._shown[own[0]]
-        if len(self._shown) > _SHOWN_KEPT:
-            (most, _), *_ = Counter(teller for _, teller in self._shown).most_common(1)
-            del self._shown[next(known for known in self._shown if known[1] == most)]
+        keep_bounded(self._shown, (key, sender), shown, per_teller=_SHOWN_KEPT_PER_SENDER, in_all=_SHOWN_KEPT)
 
     async def show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
         """Show receipts to one other reducer, drawn at random. One that cannot be reached is not replaced."""

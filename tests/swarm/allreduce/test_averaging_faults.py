@@ -305,6 +305,16 @@ def test_notes_of_one_member_take_no_place_of_those_of_others() -> None:
     ]
 
 
+def test_notes_of_many_members_are_bounded_in_all_and_those_with_the_most_give_way() -> None:
+    register = AttemptRegister(max_waiting=2)
+    for number in range(300):
+        for key in ("one", "another"):
+            hello = Hello(purpose=Purpose.ABORT, key=key_of(f"{key} {number}"))
+            register.hear_note(PeerId(f"member {number}"), hello, failure("no", ()), is_stranger=False)
+    reporters = [reporter for _, reporter in register.early_notes]
+    assert reporters == [f"member {number}" for number in range(44, 300)], "one of each"
+
+
 def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> None:
     async def intrude() -> AveragingError:
         inside = asyncio.create_task(peers[0].average("private", peers.weights(1, 1), torch.ones(100)))
