@@ -57,6 +57,18 @@ def test_the_page_has_the_gain_at_one_rate_for_all() -> None:
     assert f"at 2e-3 for all it is {kept[0]}, {kept[1]} and {kept[2]} %" in page
 
 
+def test_the_page_has_the_gain_with_one_bit_a_value() -> None:
+    records = list(read_records(finetune.KEPT))
+    single, signs = best(records, "one"), best(records, "sign")
+    drops = [[of[seed]["before"] - of[seed]["after"] for seed in (1, 2, 3)] for of in (signs, single)]
+    kept = [100 * own / all_ for own, all_ in zip(*drops, strict=True)]
+    found = gains(records, "sign")
+    page = " ".join((finetune.KEPT.parents[1] / "finetune.md").read_text().split())
+    assert found is not None and found[0].half_width is not None
+    assert f"`averaging.preset=sign` keeps {100 * found[0].mean:.1f} % +- {100 * found[0].half_width:.1f} %**" in page
+    assert "{:.1f}, {:.1f} and {:.1f} % of the gain".format(*kept) in page
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     work = {"inner_steps": 4, "rounds": 2}
