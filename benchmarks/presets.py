@@ -31,6 +31,7 @@ from benchmarks.method.run import indexed, load_base
 from benchmarks.method.store import RESULTS, Record, command_line, digest_of, train_missing
 from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
 
+DENSE_09 = "dense, momentum 0.9"
 WAYS = {
     "dense": ("averaging.preset=dense",),
     "half": ("averaging.preset=half",),
@@ -39,10 +40,14 @@ WAYS = {
     "sign": ("averaging.preset=sign",),
     "sparse": ("averaging.preset=sparse",),
     "sparse, all": ("averaging.preset=sparse", "averaging.division=all"),
+    DENSE_09: ("averaging.preset=dense", "outer.momentum=0.9"),
+    "sign, momentum 0.9": ("averaging.preset=sign", "outer.momentum=0.9"),
+    "sparse, rate 1.4": ("averaging.preset=sparse", "outer.learning_rate=1.4"),
     "sparse, dense for 3": ("averaging.preset=sparse",),
     "sparse, dense for 16": ("averaging.preset=sparse",),
 }
-"""The compared presets; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts."""
+"""The compared presets; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts. Outer
+momentum and rate are those of the presets where the name states no other."""
 WARM_UPS = {
     "sparse, dense for 3": (1024, 256, 128),
     "sparse, dense for 16": (1024,) * 4 + (512,) * 4 + (256,) * 4 + (128,) * 4,
@@ -162,36 +167,35 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """Return one line per swarm and way, with the loss beside that of `dense` with the same seed."""
+    """Return one line per swarm and way, with the loss beside those of `dense` and of `DENSE_09`, paired by seed."""
     by_cell: dict[Cell, dict[int, Record]] = {}
     for record in records:
         by_cell.setdefault(Cell(**record["cell"]), {})[record["seed"]] = record
-    lines = ["| parameters | hosts | rounds | preset | bytes up | bytes back | seeds | loss | beside `dense` | T sent : made |"]
-    lines.append("|" + "---|" * 10)
+    head = "| parameters | hosts | rounds | preset | bytes up | bytes back | seeds | loss | beside `dense`"
+    lines = [f"{head} | beside `{DENSE_09}` | T sent : made |", "|" + "---|" * 11]
     order = list(WAYS)
     for cell in sorted(by_cell, key=lambda cell: (cell.width, cell.hosts, cell.rounds, order.index(cell.way))):
-        runs, dense = by_cell[cell], by_cell.get(replace(cell, way="dense"), {})
+        runs = by_cell[cell]
         losses = {seed: record["loss"] for seed, record in runs.items()}
-        price = price_of(records, cell)
+        prices = ["" if cell.way == base else price_of(records, cell, base=base) for base in ("dense", DENSE_09)]
         ratio = median(record["noise_sent"] / record["noise_made"] for record in runs.values())
         codec = codec_named(run_of(cell, 0).averaging.codec)
         _, back = bytes_each_way(codec, cell.hosts)
         if codec.mean_codec.is_variable:
             back = sum(record["bytes_back"] for record in runs.values()) / len(runs)
         parameters = next(iter(runs.values()))["parameters"]
-        shown = "" if cell.way == "dense" or not dense else price
         lines.append(
             f"| {parameters:,} | {cell.hosts} | {cell.rounds} | {cell.way} | {bytes_up(cell):.3f} | {back:.3f} | {len(runs)} "
-            f"| {estimate(list(losses.values())).shown(3)} | {shown} | {ratio:.2f} |"
+            f"| {estimate(list(losses.values())).shown(3)} | {' | '.join(prices)} | {ratio:.2f} |"
         )
     return lines
 
 
-def price_of(records: Sequence[Record], cell: Cell) -> str:
-    """Return the nats per token above `dense`, over the seeds of both, as the table shows them."""
+def price_of(records: Sequence[Record], cell: Cell, *, base: str = "dense") -> str:
+    """Return the nats per token above the way `base`, over the seeds of both, as the table shows them."""
     ours, theirs = (
         {record["seed"]: record["loss"] for record in records if Cell(**record["cell"]) == one}
-        for one in (cell, replace(cell, way="dense"))
+        for one in (cell, replace(cell, way=base))
     )
     found = paired(ours, theirs)
     return "" if found is None else f"{'+' if found.mean >= 0 else ''}{found.shown(3)}"
