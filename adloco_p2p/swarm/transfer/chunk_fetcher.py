@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from adloco_p2p.background import BackgroundTasks
@@ -23,7 +23,7 @@ from adloco_p2p.swarm.transfer.chunk_protocol import (
     handler_name,
     max_index_bytes,
 )
-from adloco_p2p.swarm.transfer.download import HELP_AFTER_SECONDS, Download
+from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost
 from adloco_p2p.swarm.transport.held import decode_held
@@ -46,6 +46,8 @@ MOST_DOUBLINGS = 4
 """The most doublings of that pause, which end at 8 s."""
 LATER_SECONDS = 2.0
 """The pause before a donor is asked again that had nothing more, or did not hold the blob: it may be fetching it itself."""
+LOOK_SECONDS = 0.25
+"""How often it is looked whether a donor without work may help another one."""
 
 LEAVE_SECONDS = 60.0
 """The wait for a donor to close the stream after it was told that the whole blob is here: it may still be sending what it was
@@ -71,6 +73,8 @@ class ChunkSink:
         self._asked: deque[tuple[int, int]] = deque()
         self._chunk = bytearray()
         self._num_bytes = 0
+        self.on_data: Callable[[], None] = lambda: None
+        """Called whenever a part of a chunk has come."""
 
     @property
     def awaited_bytes(self) -> int:
@@ -90,6 +94,7 @@ class ChunkSink:
 
     def arrived(self, num_bytes: int) -> None:
         self._num_bytes += num_bytes
+        self.on_data()
         if self._num_bytes == self.awaited_bytes:
             self.filled.put_nowait((self._asked.popleft()[0], self._chunk))
             self._chunk, self._num_bytes = bytearray(), 0
@@ -204,6 +209,7 @@ class ChunkFetcher:
         TimeoutError."""
         stream = await self._endpoint.open_stream(donor, self._handler, timeout_seconds=self._connect_seconds)
         sink = ChunkSink()
+        sink.on_data = lambda: fetch.download.note_data(donor)
         stream.sink, stream.on_lost = sink, sink.filled.put_nowait
         try:
             async with asyncio.timeout(fetch.silence_seconds):
@@ -228,7 +234,10 @@ class ChunkFetcher:
     ) -> None:
         download, num_owed = fetch.download, 0
         while not download.is_complete:
-            while num_owed < MAX_IN_FLIGHT and (wanted := download.take(stream.peer, held, is_idle=not num_owed)) is not None:
+            while num_owed < MAX_IN_FLIGHT:
+                wanted = download.take(stream.peer, held, num_owed=num_owed, num_donors=len(fetch.at_work))
+                if wanted is None:
+                    break
                 sink.expect(wanted, index.chunks[wanted][0])
                 stream.send(FrameKind.WANT, encode_want(wanted))
                 num_owed += 1
@@ -236,7 +245,7 @@ class ChunkFetcher:
                 raise NothingNow(f"holds {len(held)} of {len(index.chunks)} chunks, and no further one that is missing here")
             if not num_owed:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(download.wait_for_news(), HELP_AFTER_SECONDS)
+                    await asyncio.wait_for(download.wait_for_news(), LOOK_SECONDS)
                 continue
             chunk, data = await next_chunk(stream, sink, fetch.silence_seconds)
             if not await asyncio.to_thread(download.is_right, chunk, data):

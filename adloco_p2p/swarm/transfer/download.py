@@ -11,7 +11,17 @@ from adloco_p2p.numerics.digest import blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
 
 HELP_AFTER_SECONDS = 1.0
-"""A chunk that a donor has owed for this time is also asked of a donor that has nothing else to do."""
+"""A donor gets no help before this time without data, or without a whole chunk."""
+HELP_AFTER_TIMES = 2.0
+"""A donor gets help when it has completed no chunk for this many times the time that the helper needs for one. Two donors with
+one chunk each that share a slow line are done by then, however it is divided between them: both chunks take twice the time of
+one that has the line for itself, and the helper needed at least that time for its own. If no data comes at all, once that time
+is enough."""
+LEAST_TIMED_BYTES = 1 << 16
+"""The time of a chunk with fewer bytes, such as the list of files, is that of a round trip and says little of the rate. It
+counts as one of so many bytes."""
+UNKNOWN_BYTES_PER_SECOND = 1 << 17
+"""The assumed rate of a donor that has delivered nothing yet: 1 Mbit/s. Where it is slower, this costs a copy of a chunk."""
 
 
 class Download:
@@ -47,8 +57,14 @@ class Download:
         self._missing: set[int] = set()
         self._free: dict[int, None] = {}
         """The missing chunks that no donor was asked for, in the order in which they are to be asked for."""
-        self._asked: dict[int, dict[PeerId, float]] = {}
-        """The missing chunks that donors were asked for: by chunk and donor, since when."""
+        self._asked: dict[int, set[PeerId]] = {}
+        """The missing chunks that donors were asked for, with these donors."""
+        self._last_chunk: dict[PeerId, float] = {}
+        """By donor that owes something: when it last completed a chunk, or was asked for one while it owed none."""
+        self._last_data: dict[PeerId, float] = {}
+        """By donor that owes something: when data last came from it, or it was asked for a chunk while it owed none."""
+        self._seconds_per_byte: dict[PeerId, float] = {}
+        """By donor that has delivered something: the pace of its last chunk."""
         self._news = asyncio.Event()
 
     @property
@@ -91,22 +107,38 @@ class Download:
         held = frozenset(range(len(self._room))) - self._missing
         return (self._encoded_index, [chunk.toreadonly() for chunk in self._room], held) if held else None
 
-    def take(self, donor: PeerId, held: Container[int], *, is_idle: bool) -> int | None:
-        """Return the next chunk to ask this donor for, of those that it holds: one that no donor was asked for.
+    def take(self, donor: PeerId, held: Container[int], *, num_owed: int, num_donors: int) -> int | None:
+        """Return the next chunk to ask this donor for, of those that it holds; None if there is nothing to ask for. The donor
+        owes `num_owed` chunks already, and `num_donors` are at work, with this one.
 
-        If none is left, an idle donor gets a chunk that a single other donor has owed for long, so that the slowest donor does
-        not determine the end of the download. None if there is nothing to ask for.
+        A chunk that no donor was asked for comes first. A donor gets one more than it can send now only if it has delivered one
+        and enough are left for all donors, so that a slow one does not keep chunks that others could send.
+        If none is left, an idle donor gets a chunk of a donor that needs help, so that the slowest donor does not determine the
+        end of the download.
         """
-        now = self._clock()
-        chunk = next((chunk for chunk in self._free if chunk in held), None)
+        chunk = None
+        if not num_owed or (donor in self._seconds_per_byte and len(self._free) >= num_donors):
+            chunk = next((chunk for chunk in self._free if chunk in held), None)
         if chunk is not None:
             del self._free[chunk]
-        elif is_idle:
-            overdue = (i for i, since in self._asked.items() if donor not in since and _is_overdue(since, now))
-            chunk = next((chunk for chunk in overdue if chunk in held), None)
+        elif not num_owed:  # a donor sends what it was asked for last at the end, so that helps most
+            chunk = next((chunk for chunk in reversed(self._asked) if chunk in held and self._may_help(donor, chunk)), None)
         if chunk is not None:
-            self._asked.setdefault(chunk, {})[donor] = now
+            self._asked.setdefault(chunk, set()).add(donor)
+            if not num_owed:
+                self._last_chunk[donor] = self._last_data[donor] = self._clock()
         return chunk
+
+    def _may_help(self, donor: PeerId, chunk: int) -> bool:
+        """Return whether the chunk is owed by a single other donor that is much slower, or sends nothing."""
+        (other, *more) = self._asked[chunk]
+        if more or other == donor:
+            return False
+        seconds = len(self._room[chunk]) * self._seconds_per_byte.get(donor, 1 / UNKNOWN_BYTES_PER_SECOND)
+        now = self._clock()
+        return now - self._last_data[other] >= max(HELP_AFTER_SECONDS, seconds) or (
+            now - self._last_chunk[other] >= max(HELP_AFTER_SECONDS, HELP_AFTER_TIMES * seconds)
+        )
 
     def is_right(self, chunk: int, data: bytes | bytearray | memoryview) -> bool:
         """Return whether the bytes have the hash in the index. Slow; may be called in any thread."""
@@ -116,14 +148,22 @@ class Download:
     def put(self, donor: PeerId, chunk: int, data: bytes | bytearray) -> None:
         """Keep a verified chunk, unless another donor was quicker."""
         self.num_delivered[donor] += 1
+        now = self._clock()
+        self._seconds_per_byte[donor] = (now - self._last_chunk[donor]) / max(len(data), LEAST_TIMED_BYTES)
+        self._last_chunk[donor] = now
         if chunk in self._missing:
             self._room[chunk][:] = data
             self._verified(chunk)
 
+    def note_data(self, donor: PeerId) -> None:
+        """Note that a part of a chunk has come from this donor."""
+        self._last_data[donor] = self._clock()
+
     def give_back(self, donor: PeerId) -> None:
         """Free the chunks that this donor was asked for and will not deliver."""
         for chunk, donors in list(self._asked.items()):
-            if donors.pop(donor, None) is not None and not donors:
+            donors.discard(donor)
+            if not donors:
                 del self._asked[chunk]
                 self._free[chunk] = None
         self._news.set()
@@ -139,8 +179,3 @@ class Download:
         self._asked.pop(chunk, None)
         if not self._missing:
             self.completed.set()
-
-
-def _is_overdue(asked_since: dict[PeerId, float], now: float) -> bool:
-    """Return whether a chunk has been owed for long, and by a single donor."""
-    return len(asked_since) == 1 and now - min(asked_since.values()) >= HELP_AFTER_SECONDS

@@ -1,8 +1,7 @@
 """Which chunk is asked of whom, and what a donor may take."""
 
 import asyncio
-import selectors
-from collections.abc import Coroutine
+from collections.abc import Container, Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,8 +11,15 @@ from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher, ChunkSink, NothingNow, next_chunk
 from adloco_p2p.swarm.transfer.chunk_server import Allowance
-from adloco_p2p.swarm.transfer.download import HELP_AFTER_SECONDS, Download
+from adloco_p2p.swarm.transfer.download import (
+    HELP_AFTER_SECONDS,
+    HELP_AFTER_TIMES,
+    LEAST_TIMED_BYTES,
+    UNKNOWN_BYTES_PER_SECOND,
+    Download,
+)
 from adloco_p2p.swarm.transport.held import decode_held, encode_held
+from benchmarks.virtual_time import play
 
 CHUNKS = [bytes([number]) * (10 + number) for number in range(1, 7)]
 INDEX = blob_index(b"", ((len(chunk), chunk_digest(chunk)) for chunk in CHUNKS))
@@ -45,37 +51,144 @@ def test_only_the_index_of_the_root_counts() -> None:
     assert download.num_verified == 0
 
 
+def take(download: Download, donor: PeerId, held: Container[int] = ALL, *, num_owed: int = 0) -> int | None:
+    """As the fetcher of three donors asks."""
+    return download.take(donor, held, num_owed=num_owed, num_donors=3)
+
+
 def test_what_is_there_already_is_asked_of_nobody() -> None:
     room = empty_room()
     room[1][:], room[4][:] = CHUNKS[1], CHUNKS[4]
     download = download_into(room, may_hold_chunks=True)
     asyncio.run(download.begin(INDEX))
-    assert [download.take(A, ALL, is_idle=True) for _ in range(5)] == [0, 2, 3, 5, None]
+    assert [take(download, A) for _ in range(5)] == [0, 2, 3, 5, None]
     assert download.num_verified == 2
 
 
-def test_chunks_are_shared_out_and_an_idle_donor_helps_a_slow_one() -> None:
+def test_a_donor_gets_chunks_beyond_its_first_once_it_has_delivered_and_while_enough_are_left_for_all() -> None:
+    download = download_into(empty_room())
+    asyncio.run(download.begin(INDEX))
+    assert [take(download, A), take(download, A, num_owed=1)] == [0, None]
+    download.put(A, 0, CHUNKS[0])
+    assert [take(download, A, num_owed=num_owed) for num_owed in range(4)] == [1, 2, 3, None]
+    assert [take(download, B), take(download, B, num_owed=1), take(download, C)] == [4, None, 5]
+
+
+def test_the_time_of_a_donor_begins_anew_with_each_of_its_chunks() -> None:
+    now = [0.0]
+    download = download_into(empty_room(), now=now)
+    asyncio.run(download.begin(INDEX))
+    for chunk in (0, 1):
+        assert take(download, A) == chunk
+        download.put(A, chunk, CHUNKS[chunk])
+    assert [take(download, A, num_owed=num_owed) for num_owed in range(2)] == [2, 3]
+    now[0] = 0.75 * HELP_AFTER_SECONDS
+    download.note_data(A)
+    download.put(A, 2, CHUNKS[2])
+    for chunk in (4, 5):
+        assert take(download, B) == chunk
+        download.put(B, chunk, CHUNKS[chunk])
+    now[0] = 1.5 * HELP_AFTER_SECONDS
+    assert take(download, B) is None
+    now[0] = 1.75 * HELP_AFTER_SECONDS
+    assert take(download, B) == 3
+
+
+def test_an_idle_donor_helps_a_slow_one_from_its_last_chunk_on() -> None:
     now, room = [0.0], empty_room()
     download = download_into(room, now=now)
     asyncio.run(download.begin(INDEX))
-    assert [download.take(peer, ALL, is_idle=False) for peer in (A, B, A, B, A, B)] == [0, 1, 2, 3, 4, 5]
-    assert download.take(C, ALL, is_idle=False) is None
-    assert download.take(C, ALL, is_idle=True) is None
+    assert [take(download, peer) for peer in (A, B, A, B, A, B)] == [0, 1, 2, 3, 4, 5]
+    assert take(download, C) is None
     now[0] = HELP_AFTER_SECONDS
-    assert download.take(C, ALL, is_idle=True) == 0  # what another one owes for long
-    assert download.take(B, ALL, is_idle=True) == 2  # 0 is asked of two already
-    assert not download.is_right(0, CHUNKS[1])
-    assert download.is_right(0, CHUNKS[0])
-    download.put(C, 0, CHUNKS[0])
-    download.put(A, 0, CHUNKS[0])  # late, and right all the same
-    download.give_back(A)  # 2 is still asked of B, 4 is free again
-    assert download.take(C, ALL, is_idle=False) == 4
-    for chunk in (1, 2, 3, 4, 5):
+    assert take(download, C, num_owed=1) is None
+    assert take(download, C) == 5
+    now[0] *= 2
+    assert take(download, A) == 3  # 5 is asked of two already, 4 is its own
+    assert not download.is_right(5, CHUNKS[1])
+    assert download.is_right(5, CHUNKS[5])
+    download.put(C, 5, CHUNKS[5])
+    download.put(B, 5, CHUNKS[5])  # late, and right all the same
+    download.give_back(A)  # 3 is still asked of B, 0, 2 and 4 are free again
+    assert [take(download, C) for _ in range(3)] == [0, 2, 4]
+    for chunk in (0, 1, 2, 3, 4):
         assert not download.is_complete
         download.put(B, chunk, CHUNKS[chunk])
     assert download.is_complete
     assert room == CHUNKS
-    assert download.num_delivered == {A: 1, B: 5, C: 1}
+    assert download.num_delivered == {B: 6, C: 1}
+
+
+LARGE = [bytes([number]) * (1 << 18) for number in range(3)]
+
+
+def large_download(now: list[float], *, first: bytes = LARGE[0]) -> Download:
+    """One of three chunks that A, B and nobody were asked for, in this order. A delivers the first one at 4 s."""
+    chunks = [first, *LARGE[1:]]
+    index = blob_index(b"", ((len(chunk), chunk_digest(chunk)) for chunk in chunks))
+    room = [memoryview(bytearray(len(chunk))) for chunk in chunks]
+    download = Download(blob_root(index), lambda _: room, max_chunks=3, clock=lambda: now[0])
+    asyncio.run(download.begin(index))
+    assert [take(download, A), take(download, B)] == [0, 1]
+    now[0] = 4.0
+    download.put(A, 0, first)
+    return download
+
+
+def when(download: Download, donor: PeerId, now: list[float], *, data_from: Sequence[PeerId] = ()) -> float:
+    """Return when this donor, which is idle, is asked for something. Meanwhile data comes from others."""
+    while True:
+        for other in data_from:
+            download.note_data(other)
+        if take(download, donor) is not None:
+            return now[0]
+        now[0] += 0.25
+
+
+def test_a_donor_helps_another_one_that_takes_more_than_twice_its_own_time() -> None:
+    for other, since in ((B, 0.0), (C, 4.0)):  # since when it owes its chunk
+        now = [0.0]
+        download = large_download(now)
+        assert take(download, C) == 2
+        if other == C:
+            download.put(B, 1, LARGE[1])
+        assert when(download, A, now, data_from=[B, C]) == since + HELP_AFTER_TIMES * 4.0
+
+
+def test_a_donor_helps_another_one_that_sends_nothing_in_its_own_time() -> None:
+    now = [0.0]
+    download = large_download(now)
+    assert take(download, C) == 2
+    download.note_data(B)
+    assert when(download, A, now, data_from=[C]) == 4.0 + 4.0
+
+
+def test_the_pace_of_a_donor_is_that_of_its_last_chunk() -> None:
+    now = [0.0]
+    download = large_download(now)
+    assert take(download, A) == 2
+    now[0] = 4.5
+    download.put(A, 2, LARGE[2])
+    download.note_data(B)
+    assert when(download, A, now, data_from=[B]) == 4.5  # B was asked nine times as long ago
+
+
+def test_the_time_of_a_small_chunk_says_little_of_the_rate() -> None:
+    now = [0.0]
+    download = large_download(now, first=b"list")
+    assert take(download, C) == 2
+    small_seconds = HELP_AFTER_TIMES * 4.0 * len(LARGE[1]) / LEAST_TIMED_BYTES
+    assert when(download, A, now, data_from=[B, C]) == small_seconds == 32.0
+
+
+def test_a_donor_that_has_delivered_nothing_is_not_expected_to_be_fast() -> None:
+    for others, seconds in (([], 2.0), ([A], 4.0)):
+        now = [0.0]
+        download = large_download(now)
+        assert take(download, A) == 2
+        download.put(B, 1, LARGE[1])
+        expected_seconds = len(LARGE[2]) / UNKNOWN_BYTES_PER_SECOND * (HELP_AFTER_TIMES if others else 1)
+        assert when(download, C, now, data_from=others) - 4.0 == expected_seconds == seconds
 
 
 def test_a_fetcher_is_asked_for_what_it_holds_and_serves_what_it_has_verified() -> None:
@@ -84,10 +197,10 @@ def test_a_fetcher_is_asked_for_what_it_holds_and_serves_what_it_has_verified() 
     assert download.verified() is None
     asyncio.run(download.begin(INDEX))
     assert download.verified() is None
-    assert [download.take(B, {1, 4}, is_idle=True) for _ in range(3)] == [1, 4, None]
-    assert download.take(A, ALL, is_idle=False) == 0
+    assert [take(download, B, {1, 4}) for _ in range(3)] == [1, 4, None]
+    assert take(download, A) == 0
     now[0] = HELP_AFTER_SECONDS
-    assert download.take(C, {4}, is_idle=True) == 4  # not 0 or 1, which are owed for as long
+    assert take(download, C, {4}) == 4  # not 0 or 1, which are owed for as long
     download.put(B, 4, CHUNKS[4])
     verified = download.verified()
     assert verified is not None
@@ -103,7 +216,7 @@ def test_the_chunks_are_asked_for_in_an_order_of_the_fetchers_own() -> None:
     make_room, root = (lambda _: [memoryview(chunk) for chunk in room]), blob_root(INDEX)
     download = Download(root, make_room, max_chunks=len(room), may_hold_chunks=True, shuffle=list[int].reverse)
     asyncio.run(download.begin(INDEX))
-    assert [download.take(A, ALL, is_idle=False) for _ in range(6)] == [5, 4, 3, 1, 0, None]
+    assert [take(download, A) for _ in range(6)] == [5, 4, 3, 1, 0, None]
 
 
 @pytest.mark.parametrize("held", [set(), {0}, {3, 8}, set(range(9))])
@@ -136,32 +249,6 @@ def test_a_download_has_a_least_speed_over_its_whole_time_and_ends() -> None:
             again.take(1)
 
     asyncio.run(scenario())
-
-
-class _Skipping(selectors.DefaultSelector):
-    """Does not wait until the next timer, but says how long that would have been."""
-
-    waited_seconds = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.waited_seconds += timeout or 0.0
-        return super().select(0)
-
-
-class VirtualTime(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer."""
-
-    def __init__(self) -> None:
-        self._skipping = _Skipping()
-        super().__init__(self._skipping)
-
-    def time(self) -> float:
-        return self._skipping.waited_seconds
-
-
-def play(scenario: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=VirtualTime) as runner:
-        runner.run(scenario)
 
 
 class _Refused(ChunkFetcher):

@@ -286,8 +286,8 @@ def test_what_is_passed_on_ends_with_a_download_that_fails(tmp_path, comes_whole
                 stream.send(FrameKind.HELLO, bytes.fromhex(download.root))
                 await stream.receive(FrameKind.HELLO_REPLY)
                 (serving,) = server._server._downloads
-                for chunk, data in chunks.items() if comes_whole else ():
-                    download.put(passing.me, chunk, data)
+                while comes_whole and (chunk := download.take(passing.me, chunks, num_owed=0, num_donors=1)) is not None:
+                    download.put(passing.me, chunk, chunks[chunk])
             assert serving.is_lost == (not comes_whole)
             stream.abort()
             await server.stop()
