@@ -249,8 +249,9 @@ ERROR_CODES = {
         "none of the known peers can be used",
         "All given or remembered addresses are dead, blocked by a firewall, or have changed, or the run is over and its peers"
         " have left. The message lists each with its reason.",
-        "Ask for a current join link, or add to yours the address that `adloco-peer status` prints at any member:"
-        " `--initial-peers LINK ADDRESS`. On the other machine, open the port that it listens on.",
+        "If the other peer is starting just now, give the same command again. Otherwise ask for a current join link, or add to"
+        " yours the address that `adloco-peer status` prints at any member: `--initial-peers LINK ADDRESS`. On the other"
+        " machine, open the port that it listens on.",
     ),
     "E303": ErrorCode(
         "the run is not known there",
