@@ -151,9 +151,11 @@ class WithFields(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         from adloco_p2p.views.units import printable
+        from adloco_p2p.views.wrapping import fitted
 
         fields = [f"{name} {value}" for name, value in vars(record).items() if name not in self._OWN]
-        return printable(", ".join([super().format(record), *fields])).replace("\n", "\n  ")
+        text = printable(", ".join([super().format(record), *fields])).replace("\n", "\n  ")
+        return fitted(text, sys.stderr)
 
 
 class _Version(argparse.Action):
