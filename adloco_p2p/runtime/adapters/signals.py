@@ -16,7 +16,7 @@ from adloco_p2p.views.keyboard import release
 
 EXIT_INTERRUPTED = 130
 """The exit code after a second signal."""
-AT_ONCE = "stopped at once; the last checkpoint stands, and the same command goes on from it"
+AT_ONCE = "stopped at once; the last checkpoint stands: the same command goes on"
 CTRL_C = "on request (Ctrl-C: at once)"
 """The reason shown after Ctrl-C or the key `q`, with the way out for a user who cannot wait for the end of the round."""
 
