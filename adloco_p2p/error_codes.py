@@ -5,17 +5,26 @@ prints one entry, and every message to the user names its code. The first digit 
 origin of the error. Codes are never reused; within a digit they have no order.
 """
 
+import re
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """One kind of error. In the texts `...` stands around commands; DIR is the working directory."""
+    """One kind of error. In the texts `...` stands around commands; DIR is the working directory, DIR-2 a new one."""
 
     title: str
     cause: str
     remedy: str
 
+    def remedy_in(self, workdir: Path | None) -> str:
+        """Return the remedy with commands that can be copied: with this working directory, if it is known."""
+        return self.remedy if workdir is None else _DIR.sub(lambda _: shlex.quote(str(workdir)), self.remedy)
+
+
+_DIR = re.compile(r"\bDIR\b(?!-)")
 
 EXIT_CODES = {
     0: "done, or stopped on request with everything saved",
@@ -170,7 +179,7 @@ ERROR_CODES = {
         "the run does not let this peer in",
         "A seat of this run costs an invitation. The link holds none, its seats are taken, its last round is over, it was"
         " revoked, or this peer is banned. The message names the reason.",
-        "Ask a signer of the run for another link, which `adloco-peer invite --workdir DIR` prints on the signer's machine,"
+        "Ask a signer of the run for another link, which `adloco-peer invite` prints on the signer's machine,"
         " and join with it: `adloco-peer join --initial-peers LINK --workdir DIR`. A ban ends with the signer's `adloco-peer"
         " unban`.",
     ),
@@ -191,7 +200,7 @@ ERROR_CODES = {
     "E224": ErrorCode(
         "the hub does not let you write there",
         "There is no token on this machine, the token may only read, or the repository belongs to somebody else.",
-        "`hf auth login` with a token that may write, or set HF_TOKEN. `hf upload OWNER/NAME DIR` uploads an export that was"
+        "`hf auth login` with a token that may write, or set HF_TOKEN. `hf upload OWNER/NAME EXPORT` uploads an export that was"
         " written already.",
     ),
     "E218": ErrorCode(
@@ -237,7 +246,7 @@ ERROR_CODES = {
         "the run is complete",
         "Statements of a signer take effect with a later plan, and the last plan of this run is decided.",
         "`adloco-peer export` writes its model; a new run goes on from there: `adloco-peer start CONFIG --workdir NEW --set"
-        " model.pretrained=DIR`.",
+        " model.pretrained=EXPORT`.",
     ),
     # --- 3: the network's --------------------------------------------------------------------------------------------
     "E301": ErrorCode(
@@ -249,8 +258,9 @@ ERROR_CODES = {
         "none of the known peers can be used",
         "All given or remembered addresses are dead, blocked by a firewall, or have changed, or the run is over and its peers"
         " have left. The message lists each with its reason.",
-        "Ask for a current join link, or add to yours the address that `adloco-peer status` prints at any member:"
-        " `--initial-peers LINK ADDRESS`. On the other machine, open the port that it listens on.",
+        "If the other peer is starting just now, give the same command again. Otherwise ask for a current join link, or add to"
+        " yours the address that `adloco-peer status` prints at any member: `--initial-peers LINK ADDRESS`. On the other"
+        " machine, open the port that it listens on.",
     ),
     "E303": ErrorCode(
         "the run is not known there",
@@ -390,7 +400,7 @@ ERROR_CODES = {
     "E330": ErrorCode(
         "the hub does not take the model",
         "The hub cannot be reached, HF_HUB_OFFLINE is set, or the upload broke off.",
-        "Check the connection. `hf upload OWNER/NAME DIR` uploads an export that was written already.",
+        "Check the connection. `hf upload OWNER/NAME EXPORT` uploads an export that was written already.",
     ),
     # --- 4: the disk's -----------------------------------------------------------------------------------------------
     "E401": ErrorCode(

@@ -1,10 +1,11 @@
 """The model card of an export: what stands in it comes from a run's author and from peers."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 from markdown_it import MarkdownIt
 
-from adloco_p2p.commands.model_card import _claims, model_card
+from adloco_p2p.commands.model_card import _claims, _losses, model_card
 from adloco_p2p.config.run_config import DataConfig, ModelConfig, RunConfig
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.model.task_scores import Metric, TaskScore
@@ -31,3 +32,17 @@ def test_a_model_card_shows_names_of_others_as_text(tmp_path: Path) -> None:
     score = TaskScore(name=MARKUP, digest=Digest("d"), num_documents=1, metrics=(Metric(name=MARKUP, value=0.5),))
     claims = _claims([TaskScores(round=1, peer=PeerId(MARKUP), scores=(score,), model=Digest("d"))])
     assert not kinds(claims) & {"html_block", "html_inline", "image", "link_open"} and "td_open" in kinds(claims)
+
+
+def test_the_losses_count_rounds_as_the_state_does_and_say_where_they_end() -> None:
+    """The report of round 0 has the loss after one round."""
+
+    def entry(round: int) -> SimpleNamespace:
+        item = SimpleNamespace(instance=InstanceId(0), heldout_loss=5.0 - round)
+        return SimpleNamespace(reports=[SimpleNamespace(report=SimpleNamespace(round=round, instances=[item]))])
+
+    entries = [entry(round) for round in range(4)]
+    page = _losses(entries, InstanceId(0), num_rounds=6)  # type: ignore[arg-type]
+    assert "| 1 | 5.0000 |" in page and "| 4 | 2.0000 |" in page
+    assert page.endswith("the state after round 6 has no line here. `adloco-peer evaluate` measures it.")
+    assert _losses(entries, InstanceId(0), num_rounds=4).endswith("| 4 | 2.0000 |")  # type: ignore[arg-type]

@@ -793,3 +793,25 @@ def test_a_closed_terminal_ends_a_node_as_sigterm_does() -> None:
         for number, handler in before:
             signal.signal(number, handler)
     assert asked == ["terminate"]
+
+
+STOPS_AT_ONCE = """
+import asyncio, os, signal
+from rich.console import Console
+from adloco_p2p.runtime.adapters import signals
+from adloco_p2p.views.terminal import TerminalView
+async def interrupted_twice():
+    TerminalView(Console(force_terminal=True)).start()
+    signals.install(asyncio.get_running_loop(), lambda: os.kill(os.getpid(), signal.SIGINT))
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.Event().wait()
+asyncio.run(interrupted_twice())
+"""
+
+
+def test_a_node_that_stops_at_once_gives_the_screen_back() -> None:
+    """Otherwise the shell goes on without a cursor, on a screen that cannot be scrolled."""
+    ended = subprocess.run([sys.executable, "-c", STOPS_AT_ONCE], capture_output=True, text=True, check=False)
+    assert ended.returncode == 130 and signals.AT_ONCE in ended.stderr
+    before, after = ended.stdout.split("\x1b[?1049h")
+    assert not before and after.endswith("\x1b[?1049l\x1b[?25h")

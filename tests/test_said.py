@@ -1,7 +1,9 @@
 """Whatever a verb says about the data of others, it draws nothing on the terminal."""
 
 import io
+import json
 import logging
+import math
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from rich.console import Console
 from adloco_p2p.cli import WithFields
 from adloco_p2p.commands import audit, trained_model
 from adloco_p2p.commands.audit import RecordedLedger
-from adloco_p2p.commands.console import remark, say
+from adloco_p2p.commands.console import remark, say, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
@@ -34,6 +36,16 @@ def test_what_is_said_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr()
     assert said.out.startswith("a\tb\n") and is_harmless(said.out)
     assert "owned" in said.err and is_harmless(said.err)
+
+
+def test_a_document_is_json_whatever_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    say_json({"loss": math.nan, "by_data": {"a": 1.5, "b": math.inf}, "all": [-math.inf, 2, (None, "nan")]})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert found["loss"] is None and found["by_data"] == {"a": 1.5, "b": None} and found["all"] == [None, 2, [None, "nan"]]
 
 
 def test_the_text_of_a_model_is_text(

@@ -52,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))
     except (ConfigError, SwarmError, StorageError, DeviceError, RemoteProtocolError, ShardLost) as error:
         problems = error.problems if isinstance(error, ConfigError) else (str(error),)
-        _report(error.code, problems, as_json=vars(arguments).get("json", False))
+        _report(error.code, problems, arguments)
         return error.exit_code
     except KeyboardInterrupt:
         return _stopped()
@@ -63,12 +63,12 @@ def _run(arguments: argparse.Namespace) -> int:
             return _stopped()
         if _lacks_memory(error):
             words = "main memory ran out, or what a limit leaves of it (`ulimit -v`)"
-            _report("E502", (words,), as_json=vars(arguments).get("json", False))
+            _report("E502", (words,), arguments)
             return DeviceError.exit_code
         from adloco_p2p.commands.support import crash_code, describe_crash
 
         words = describe_crash(error, vars(arguments).get("workdir"))
-        _report(crash_code(error), (words,), as_json=vars(arguments).get("json", False))
+        _report(crash_code(error), (words,), arguments)
         return AdlocoError.exit_code
 
 
@@ -130,14 +130,17 @@ def _stopped() -> int:
     return 130
 
 
-def _report(code: str, problems: Sequence[str], *, as_json: bool) -> None:
+def _report(code: str, problems: Sequence[str], arguments: argparse.Namespace) -> None:
     """Print every problem with its code, then the cause and the remedy of the code; for a machine as one JSON document on the
     standard output."""
-    if as_json:
+    given = vars(arguments)
+    # A verb that writes elsewhere may have failed there, as on a full disk: only the message knows which directory it was.
+    workdir = given.get("workdir") if given.get("output") is None else None
+    if given.get("json", False):
         entry = ERROR_CODES[code]
-        error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy}
+        error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy_in(workdir)}
         say_json({"error": error})
-    remark(error_words(code, problems))
+    remark(error_words(code, problems, workdir=workdir))
 
 
 class WithFields(logging.Formatter):
@@ -148,9 +151,11 @@ class WithFields(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         from adloco_p2p.views.units import printable
+        from adloco_p2p.views.wrapping import fitted
 
         fields = [f"{name} {value}" for name, value in vars(record).items() if name not in self._OWN]
-        return printable(", ".join([super().format(record), *fields])).replace("\n", "\n  ")
+        text = printable(", ".join([super().format(record), *fields])).replace("\n", "\n  ")
+        return fitted(text, sys.stderr)
 
 
 class _Version(argparse.Action):

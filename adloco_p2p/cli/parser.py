@@ -23,13 +23,14 @@ VERB_WIDTH = 14
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
-def error_words(code: str, problems: Sequence[str]) -> str:
-    """Return every problem with its code, then the cause and the remedy of the code. A problem may quote what others sent."""
+def error_words(code: str, problems: Sequence[str], *, workdir: Path | None = None) -> str:
+    """Return every problem with its code, then the cause and the remedy of the code, for this working directory if it is known.
+    A problem may quote what others sent."""
     from adloco_p2p.views.units import printable
 
     entry = ERROR_CODES[code]
     lines = [f"adloco-peer: {code}: {printable(problem)}" for problem in problems]
-    return "\n".join([*lines, f"  cause:  {entry.cause}", f"  remedy: {entry.remedy}"])
+    return "\n".join([*lines, f"  cause:  {entry.cause}", f"  remedy: {entry.remedy_in(workdir)}"])
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -5,6 +5,7 @@ import functools
 import io
 import itertools
 import json
+import math
 import os
 import select
 import shlex
@@ -66,8 +67,21 @@ OUTPUT_VERSION = 1
 
 
 def say_json(fields: Mapping[str, Any]) -> None:
-    """Print a result for a program: one JSON object on a line."""
-    say_exactly(json.dumps({"output_version": OUTPUT_VERSION, **fields}))
+    """Print a result for a program: one JSON object on a line. Numbers that are not finite, which JSON does not have, are
+    null."""
+    say_exactly(json.dumps({"output_version": OUTPUT_VERSION, **_finite(fields)}, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value
 
 
 def program() -> str:

@@ -19,7 +19,6 @@ from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, DeviceError
-from adloco_p2p.views.units import finite
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +83,7 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
             {
                 "instance": instance,
                 "heldout_loss": loss,
-                "perplexity": finite(perplexity(loss)),
+                "perplexity": perplexity(loss),
                 "heldout_by_data": by_data[instance],
             }
             for instance, loss in losses.items()
@@ -95,7 +94,7 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
     if len(plans) > 1:
         verdict = engine.probe_merge(final_merge(plans, rules=saved.run.merge))
         merged_loss = verdict.merged_loss
-        result["merged"] = {"heldout_loss": merged_loss, "perplexity": finite(perplexity(merged_loss))}
+        result["merged"] = {"heldout_loss": merged_loss, "perplexity": perplexity(merged_loss)}
     if arguments.json:
         say_json(result)
         return 0

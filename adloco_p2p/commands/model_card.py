@@ -29,7 +29,7 @@ def model_card(workdir: Path, run: RunConfig, *, round: int, instance: InstanceI
     else:
         genesis, entries = found
         rows = leaderboard(credited(genesis, entries), sequence_length=run.data.sequence_length)
-        parts += ["## Contributors", _contributors(rows), "## Held-out loss", _losses(entries, instance)]
+        parts += ["## Contributors", _contributors(rows), "## Held-out loss", _losses(entries, instance, num_rounds=round)]
         if claims := [line for entry in entries for line in task_lines([signed.report for signed in entry.reports])]:
             parts += ["## Tasks", _claims(claims[-MAX_ROWS:])]
     return "\n\n".join(parts) + "\n"
@@ -95,16 +95,20 @@ def _claims(claims: Sequence[TaskScores]) -> str:
     return "\n".join(lines)
 
 
-def _losses(entries: Sequence[LedgerEntry], instance: InstanceId) -> str:
-    """List the losses of the exported instance, by the median of its hosts' reports."""
+def _losses(entries: Sequence[LedgerEntry], instance: InstanceId, *, num_rounds: int) -> str:
+    """List the losses of the exported instance, by the median of its hosts' reports. `num_rounds`: those of the model."""
     reported: dict[int, list[float]] = {}
     for entry in entries:
         for signed in entry.reports:
             for item in signed.report.instances:
                 if item.instance == instance and item.heldout_loss is not None:
-                    reported.setdefault(signed.report.round, []).append(item.heldout_loss)
+                    reported.setdefault(signed.report.round + 1, []).append(item.heldout_loss)
     if not reported:
         return "No report of an evaluation is in the ledger yet."
     rounds = sorted(reported)[-MAX_ROWS:]
     lines = ["Nats per predicted token, median of the hosts:", "", "| after round | loss |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {number} | {median(reported[number]):.4f} |" for number in rounds)])
+    lines += [f"| {number} | {median(reported[number]):.4f} |" for number in rounds]
+    if rounds[-1] < num_rounds:
+        late = f"Reports come into the ledger {REPORT_LAG} rounds late, so the state after round {num_rounds} has no line here."
+        lines += ["", f"{late} `adloco-peer evaluate` measures it."]
+    return "\n".join(lines)

@@ -295,14 +295,14 @@ def _exchange_line(exchange: "Exchange") -> str:
 
 def _estimate_line(item: "Estimate") -> str:
     return (
-        f"  {item.method:<48} {item.rounds:>8} rounds  {item.bytes_per_peer / 1e6:>12,.1f} MB per peer and direction"
-        f"  {item.transfer_seconds:>10,.0f} s of transfer  ({item.basis})"
+        f"  {item.method}: {plural(item.rounds, 'round')}, {item.bytes_per_peer / 1e6:,.1f} MB per peer and direction,"
+        f" {item.transfer_seconds:,.0f} s of transfer ({item.basis})"
     )
 
 
 def _happened_line(happened: dict[str, int]) -> str:
     sent, samples, rounds = happened["bytes_sent"] / 1e6, happened["samples"], happened["rounds"]
-    return f"  {'what happened':<48} {rounds:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples"
+    return f"  what happened: {plural(rounds, 'round')}, {sent:,.1f} MB sent by this peer for {plural(samples, 'sample')}"
 
 
 def memory_need_of(run: RunConfig) -> "MemoryNeed":

@@ -63,10 +63,12 @@ def _near_codes(code: str) -> str:
 
 def bundle(arguments: argparse.Namespace) -> int:
     """Write a support bundle of a working directory."""
-    from adloco_p2p.storage.support_bundle import write_bundle
+    from adloco_p2p.storage.support_bundle import is_of_a_node, write_bundle
 
     if not arguments.workdir.is_dir():
         raise ConfigError(f"--workdir {arguments.workdir}: there is no such directory", code="E204")
+    if not is_of_a_node(arguments.workdir):
+        raise ConfigError(f"--workdir {arguments.workdir}: no node ran in this directory", code="E204")
     path = write_bundle(arguments.workdir)
     if arguments.json:
         say_json({"path": str(path)})

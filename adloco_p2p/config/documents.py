@@ -104,6 +104,8 @@ def read_run_document(path: Path | None) -> tuple[dict[str, Any], str]:
         return read_document(path), str(path)
     name = DEFAULT_CONFIG if path is None else path.name
     known = shipped()
+    if name not in known and path is not None and path.is_dir():
+        raise ConfigError(_is_directory(path), code="E202")
     if name not in known:
         names = ", ".join(sorted(known)) or "none in this installation"
         raise ConfigError(
@@ -155,9 +157,15 @@ def _rounds_of_samples(document: dict[str, Any], given: dict[str, Any]) -> int |
     return ceil(samples / (batch * steps))
 
 
+def _is_directory(path: Path) -> str:
+    return f"{path}: is a directory; a configuration is one file, whose name ends in .yaml or .toml"
+
+
 def read_document(path: Path) -> dict[str, Any]:
     """Return the sections of a YAML or TOML file, by its suffix; an empty file has none. Raises ConfigError."""
     where = str(path)
+    if path.is_dir():
+        raise ConfigError(_is_directory(path), code="E202")
     parse = {".yaml": _parse_yaml, ".yml": _parse_yaml, ".toml": _parse_toml}.get(path.suffix)
     if parse is None:
         raise ConfigError(f"{where}: the name of a configuration file ends in .yaml, .yml or .toml", code="E202")

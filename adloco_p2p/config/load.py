@@ -280,10 +280,15 @@ def _not_plain(value: Any, depth: int = 0) -> str | None:
             return f"{value} is a {type(value).__name__}; write it in quotes if it is meant as text"
 
 
+_BOOLEANS = ("true", "false", "yes", "no", "on", "off")
+"""Words that are no text without quotes."""
+
+
 def _hint(annotation: Any, value: Any) -> str:
     words = accepted(annotation)
     if isinstance(value, str) and words.startswith(("a number", "a whole number", "true or false")):
-        return ", because it is text (perhaps only the quotes are too many)"
+        is_quoted = value.lower() in _BOOLEANS or value[:1].isdecimal() or value.startswith(("+", "-", "."))
+        return ", because it is text" + (" (perhaps only the quotes are too many)" if is_quoted else "")
     if isinstance(value, (int, float)) and words.startswith("text"):
         return ", because it is not text (quotes are missing)"
     return ""

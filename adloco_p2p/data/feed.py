@@ -36,11 +36,11 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
     if run.data.streaming:
         return StreamedFeed(run.data, tokenizer, seed=run.seed, cache_dir=cache_dir)
     paths: list[str | None] = [*run.data.data_sets] or [run.data.path]
-    parts = []
+    setting, parts = "data.mixture" if run.data.mixture else "data.path", []
     for path in paths:
         data = replace(run.data, path=path, mixture={})
-        with bad_bytes_named(data):
-            parts.append(index_rows(data, tokenizer, cache_dir=cache_dir))
+        with bad_bytes_named(run.data):
+            parts.append(index_rows(data, tokenizer, cache_dir=cache_dir, setting=setting))
     for path, part in zip(paths, parts, strict=True):
         _check_rows(run, part, path)
     feed = feed_over(run, parts, vocab_size=tokenizer.vocab_size)

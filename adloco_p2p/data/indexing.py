@@ -44,9 +44,9 @@ class IndexedRows:
     heldout: Rows
 
 
-def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None) -> IndexedRows:
+def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None, setting: str = "data.path") -> IndexedRows:
     """Return all rows of one data set. They are made in memory every time where there is no `cache_dir`, where only a part of a
-    row is learned, and for the embedded text or a plugin.
+    row is learned, and for the embedded text or a plugin. `setting`: the name that errors give to `data.path`.
 
     Raises ConfigError where the data cannot be loaded and StorageError where the cache cannot be written.
     """
@@ -58,7 +58,7 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
         cached = _load(_entry(cache_dir, data, tokenizer, []), data, tokenizer)
         if cached is not None:
             return cached
-    dataset = load_split(data, split=data.split, cache_dir=cache_dir)
+    dataset = load_split(data, split=data.split, cache_dir=cache_dir, setting=setting)
     datasets = [dataset]
     if data.heldout_split is not None:
         datasets.append(load_split(data, split=data.heldout_split, cache_dir=cache_dir))

@@ -32,8 +32,14 @@ MAX_TEXT_BYTES = 1 << 20
 MAX_FILES_LISTED = 1000
 BUNDLE = "support-bundle.zip"
 CRASH = "crash.txt"
+RECORDS = ("run.json", "events.jsonl")
 PACKAGES = ("adloco-peer", "torch", "hivemind", "transformers", "datasets", "numpy", "grpcio", "protobuf", "safetensors")
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSPHRASE|KEY|CREDENTIAL", re.IGNORECASE)
+
+
+def is_of_a_node(workdir: Path) -> bool:
+    """Return whether a node or another verb left anything here; the files of any other directory are nobody's business."""
+    return any((workdir / name).exists() for name in ("lock", CRASH, *RECORDS))
 
 
 def write_crash(workdir: Path, error: BaseException) -> Path:
@@ -65,7 +71,7 @@ def write_bundle(workdir: Path) -> Path:
 def _contents(workdir: Path) -> Iterator[tuple[str, str]]:
     yield "about.json", json.dumps(_about(workdir), indent=1)
     yield "files.txt", "\n".join(_files(workdir))
-    for name in (CRASH, "run.json", "events.jsonl"):
+    for name in (CRASH, *RECORDS):
         path = workdir / name
         if path.is_file():
             with path.open("rb") as file:

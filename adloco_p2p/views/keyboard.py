@@ -8,13 +8,17 @@ import termios
 import threading
 import tty
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
+SECOND_SCREEN_ENDS = "\x1b[?1049l\x1b[?25h"
+"""Shows the terminal's first screen again, and the cursor."""
 LOOK_SECONDS = 0.2
 """The longest time for which a keyboard is still read after it is given back."""
 
 _before: tuple[int, list[Any]] | None = None
 """The terminal that is being read, and its earlier settings."""
+_second_screen: IO[str] | None = None
+"""The terminal on whose second screen a view is drawn."""
 
 
 class Keyboard:
@@ -60,11 +64,23 @@ class Keyboard:
                     self._press(key)
 
 
+def draws_on(terminal: IO[str] | None) -> None:
+    """Note that a view is drawn on the second screen of this terminal; None: no longer."""
+    global _second_screen  # noqa: PLW0603
+    _second_screen = terminal
+
+
 def release() -> None:
-    """Restore the terminal's settings, even for a process that ends at once. May be called twice."""
+    """Restore the terminal's settings and its first screen, even for a process that ends at once. May be called twice."""
     global _before  # noqa: PLW0603
     if _before is not None:
         terminal, settings = _before
         _before = None
         with contextlib.suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(terminal, termios.TCSANOW, settings)
+    if _second_screen is not None:
+        screen = _second_screen
+        draws_on(None)
+        with contextlib.suppress(OSError):
+            screen.write(SECOND_SCREEN_ENDS)
+            screen.flush()

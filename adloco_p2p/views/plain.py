@@ -197,13 +197,13 @@ def _looked_at(event: telemetry.LookedAt, status: Status) -> str:
 
 @line.register
 def _average_failed(event: telemetry.AverageFailed, status: Status) -> str:
-    attempt = f"averaging attempt {event.attempt} failed"
+    attempt = f"{units.attempt_words(event.attempt)} failed"
     return _joined("failed", _at(status, event.round), f"instance {event.instance}", attempt, _why(event.reason))
 
 
 @line.register
 def _average_retried(event: telemetry.AverageRetried, status: Status) -> str:
-    attempt, missing = f"averaging attempt {event.attempt}", " ".join(units.one_line(peer) for peer in event.without)
+    attempt, missing = units.attempt_words(event.attempt), " ".join(units.one_line(peer) for peer in event.without)
     what = f"of what {missing} had to reduce" if event.completes else f"without {missing}"
     pairs = [_at(status, event.round), f"instance {event.instance}", attempt, *([what] if missing else [])]
     return _joined("again", *pairs)

@@ -264,7 +264,7 @@ def _incident(status: Status, kind: str, message: str, *, round_: int | None = N
 
 @fold.register
 def _average_failed(event: telemetry.AverageFailed, status: Status) -> Status:
-    message = f"averaging attempt {event.attempt} failed: {event.reason}"
+    message = f"{units.attempt_words(event.attempt)} failed: {event.reason}"
     return _incident(status, "average failed", message, round_=event.round, instance=event.instance)
 
 

@@ -11,7 +11,7 @@ from rich.live import Live
 
 from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.views import plain
-from adloco_p2p.views.keyboard import Keyboard
+from adloco_p2p.views.keyboard import Keyboard, draws_on
 from adloco_p2p.views.machine import machine_words
 from adloco_p2p.views.members import MemberRow
 from adloco_p2p.views.screen import Around, render
@@ -67,6 +67,7 @@ class TerminalView:
             redirect_stderr=False,
         )
         self._live.start()
+        draws_on(self._console.file)
         self._has_keys = self._keyboard.start()
 
     def recall(self, events: Iterable[Stamped]) -> None:
@@ -94,8 +95,9 @@ class TerminalView:
     def stop(self) -> None:
         """Give the terminal back. May be called twice."""
         if self._live is not None:
-            self._keyboard.stop()
             self._live.stop()
+            draws_on(None)
+            self._keyboard.stop()
             self._live = None
             self._has_keys, self._page = False, ""
             self._console.print(self._render())

@@ -150,3 +150,8 @@ def shorten(text: str, width: int) -> str:
     if text[width - 3] != " " and " " in head.rstrip():
         head = head.rstrip().rsplit(" ", 1)[0]
     return head.rstrip(" ,;:(") + "..."
+
+
+def attempt_words(attempt: int) -> str:
+    """The attempts of an average are numbered from 0; people count from 1."""
+    return f"averaging attempt {attempt + 1}"

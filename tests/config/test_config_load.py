@@ -275,6 +275,10 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
         ("data.heldout_fraction=1", "accepted: a number, above 0, below 1"),
         ("batch.test=nrom", "accepted: one of constant, schedule, norm, inner_product, augmented"),
         ("merge.guard=1", "merge.guard: 1 (--set) is not accepted; accepted: true or false"),
+        (
+            "work.inner_steps=many",
+            'work.inner_steps: "many" (--set) is not accepted, because it is text; accepted: a whole number',
+        ),
         ("merge.guard='no'", "because it is text (perhaps only the quotes are too many); accepted: true or false"),
         ("name=8", "name: 8 (--set) is not accepted, because it is not text (quotes are missing)"),
         ("name=''", "accepted: text, at least 1 characters, at most 200 characters"),
@@ -358,7 +362,7 @@ def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe9t\xe9\n")
     for name, told in (
         ("none.yaml", "there is no such file"),
-        ("folder.yaml", "cannot be read: Is a directory"),
+        ("folder.yaml", "is a directory; a configuration is one file, whose name ends in .yaml or .toml"),
         ("latin.yaml", "not UTF-8 text \\(byte 6\\)"),
         ("run.json", "ends in .yaml, .yml or .toml"),
     ):
@@ -382,6 +386,16 @@ def test_no_file_is_the_embedded_default() -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"c4: no shipped configuration .* \(there are: c4-150m, c4-300m, default, diloco, "):
         load_run(Path("c4"))
+
+
+def test_a_folder_of_configurations_is_named_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name without a suffix may be that of a shipped configuration."""
+    (tmp_path / "configs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for load in (load_run, load_peer):
+        with pytest.raises(ConfigError, match="configs: is a directory; a configuration is one file") as raised:
+            load(Path("configs"))
+        assert raised.value.code == "E202"
 
 
 def test_an_installation_without_configurations_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

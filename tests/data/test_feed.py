@@ -273,6 +273,17 @@ def test_files_that_are_not_utf8_are_named_with_the_line(tmp_path: Path, private
     assert "iconv -f LATIN1 -t UTF-8" in said
 
 
+@pytest.mark.parametrize(("source", "line"), [("text", b"na\xefve\n"), ("json", b'{"text": "na\xefve"}\n')])
+def test_a_data_set_of_a_mixture_is_named_as_one(source: str, line: bytes, tmp_path: Path, private_cache: Path) -> None:
+    good, bad = (str(tmp_path / name) for name in ("good", "bad"))
+    Path(good).write_bytes(line.replace(b"\xef", b"i") * 100)
+    Path(bad).write_bytes(line)
+    run = run_over(source=source, path=None, mixture={good: 1.0, bad: 1.0})
+    assert f"data.mixture: not UTF-8: {bad}, line 1; " in problem_of(run, private_cache)
+    Path(bad).unlink()
+    assert f"data.mixture: no file matches '{bad}'" in problem_of(run, private_cache)
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_json_that_is_not_utf8_is_named_with_the_line(streaming: bool, tmp_path: Path, private_cache: Path) -> None:
     write_json(tmp_path / "a.json", DOCUMENTS)

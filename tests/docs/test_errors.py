@@ -104,6 +104,25 @@ def test_with_json_an_error_is_json(capsys: pytest.CaptureFixture[str], tmp_path
     assert error["problems"] == [f"{tmp_path}: no node runs in this directory"]
 
 
+def test_a_remedy_names_the_working_directory_of_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(arguments: object) -> None:
+        raise StorageError("the disk is full", code="E402")
+
+    monkeypatch.setattr("adloco_p2p.commands.train.start", fail)
+    monkeypatch.setattr("adloco_p2p.commands.trained_model.export", fail)
+    assert main(["start", "--workdir", "my run"]) == 4
+    assert "`df -h 'my run'` shows the free space" in capsys.readouterr().err
+    assert main(["export", "--workdir", "my run", "--output", "model"]) == 4
+    assert "`df -h DIR` shows the free space" in capsys.readouterr().err, "the disk of the model may be another one"
+
+
+def test_a_new_directory_of_a_remedy_is_no_working_directory_at_hand() -> None:
+    remedy = ERROR_CODES["E230"].remedy_in(Path("w"))
+    assert "`adloco-peer status --workdir w`, `adloco-peer report --workdir w --output DIR-2`" in remedy
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

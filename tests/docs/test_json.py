@@ -42,6 +42,7 @@ def test_the_page_lists_every_verb_that_prints_for_programs() -> None:
 
 @pytest.mark.parametrize("words", [["version"], ["explain-error", "E302"], ["bundle"]])
 def test_the_fields_are_those_of_the_page(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").touch()
     more = ["--workdir", str(tmp_path)] if words == ["bundle"] else []
     assert main([*words, "--json", *more]) == 0
     document = json.loads(capsys.readouterr().out)

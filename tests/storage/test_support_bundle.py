@@ -221,8 +221,12 @@ def test_a_crash_where_nothing_can_be_written_shows_the_traceback(
 
 
 def test_a_bundle_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bundle", "--workdir", str(tmp_path / "nowhere")]) == 2
-    assert "E204" in capsys.readouterr().err
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "private.jpg").touch()
+    for name, told in (("nowhere", "there is no such directory"), ("photos", "no node ran in this directory")):
+        assert main(["bundle", "--workdir", str(tmp_path / name)]) == 2
+        assert f"E204: --workdir {tmp_path / name}: {told}" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["private.jpg"]
 
 
 @pytest.mark.parametrize("piece", ["1", "a", "a_", "f:", "token ", "://a", "-----BEGIN KEY-----", "/ip4", "adloco:"])

@@ -215,4 +215,4 @@ def test_a_banned_peer_is_banned_in_the_table_too_and_not_merely_gone() -> None:
 def test_a_failure_on_the_page_names_its_instance() -> None:
     found = document(shown_run(replay(events()), [], own=replay(events())))
     messages = [incident["message"] for incident in found["own"]["incidents"]]  # type: ignore[index]
-    assert any(words.startswith("instance 1, averaging attempt 0 failed") for words in messages), messages
+    assert any(words.startswith("instance 1, averaging attempt 1 failed") for words in messages), messages

@@ -2,10 +2,11 @@
 
 import contextlib
 import io
+import logging
 
 import pytest
 
-from adloco_p2p.cli import main
+from adloco_p2p.cli import WithFields, main
 from adloco_p2p.views.wrapping import fitted, wrapped
 
 LINK = "adloco://" + "a" * 90
@@ -35,6 +36,14 @@ class Screen(io.StringIO):
 )
 def test_lines_end_at_spaces_and_what_is_copied_stays_whole(text: str, lines: list[str]) -> None:
     assert wrapped(text, 20).split("\n") == lines
+
+
+def test_lines_of_the_log_end_at_spaces_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = logging.makeLogRecord({"msg": "a warning of several words", "path": "a/b"})
+    monkeypatch.setenv("COLUMNS", "20")
+    assert WithFields("%(message)s").format(record) == "a warning of several words, path a/b"
+    monkeypatch.setattr("sys.stderr", Screen())
+    assert WithFields("%(message)s").format(record) == "a warning of several\n  words, path a/b"
 
 
 def test_words_beside_a_label_stay_to_its_right() -> None:

@@ -76,7 +76,8 @@ class AttemptPhase:
             return []
         is_own, number = peer == state.me, state.attempts.current.number
         reports = state.end_here((), None if is_own else peer, is_partial=is_own)
-        log = state.failure_log(number, f"it begins anew, with {steps or 'all planned'} inner steps of {peer}")
+        did = f"{peer} did {steps or 'all planned'} inner steps, and this attempt counted on another number"
+        log = state.failure_log(number, f"{did}; the next one counts them right")
         return [log, *state.abandon(), *self.fail(now, is_miscounted=not is_own), *reports]
 
     def fail(self, now: float, *, is_miscounted: bool = False) -> list[Effect]:

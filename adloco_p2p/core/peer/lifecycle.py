@@ -260,7 +260,7 @@ class Lifecycle:
         """Take part again: at once if the plans still count on this peer, otherwise as a joiner."""
         if self.stage not in (Stage.PAUSING, Stage.HANDING_OVER_TO_PAUSE, Stage.PAUSED) or self._outgrown_by(self._book.newest):
             return []
-        was_paused = self.is_paused
+        was_paused, ended = self.is_paused, self._handover_ended()
         self._enter(Stage.TRAINING)
         self.last_round = None
         for item in self._state.instances.values():
@@ -269,7 +269,7 @@ class Lifecycle:
         capacity = self._reporting.offer(is_leaving=False)
         log = telemetry.Resumed(round=self._state.opened + 1)
         if not was_paused:
-            return [log]
+            return [*ended, log]
         self._catching_up.restart_wait()
         self._fetching.restart_wait()
         return [log, *self._outcomes(self._agreement.rejoin(capacity, now), now)]
@@ -382,15 +382,21 @@ class Lifecycle:
         message = f"others fetch what only this peer has; it goes in {self._handover_seconds:.0f} s at the latest"
         return [telemetry.Warning(key="handover", message=message, active=True)]
 
+    def _handover_ended(self) -> list[Effect]:
+        """Return the end of the warning about a handover, if one is under way."""
+        return [telemetry.Warning(key="handover", message="the handover has ended", active=False)] if self.is_donor else []
+
     def _pause(self, now: float) -> list[Effect]:
         """Leave the roster, so that the others do not wait for this peer, and stay in the process."""
+        ended = self._handover_ended()
         self._enter(Stage.PAUSED)
         log = telemetry.Paused(round=self._state.opened + 1)
-        return [*self._withdraw(), *self._outcomes(self._agreement.leave(now), now), log]
+        return [*ended, *self._withdraw(), *self._outcomes(self._agreement.leave(now), now), log]
 
     def _stop(self, stop: Stop, now: float) -> list[Effect]:
+        ended = self._handover_ended()
         self._enter(Stage.STOPPED)
-        return [*self._withdraw(), *self._outcomes(self._agreement.leave(now), now), stop]
+        return [*ended, *self._withdraw(), *self._outcomes(self._agreement.leave(now), now), stop]
 
     def _withdraw(self) -> list[Effect]:
         """Cast void votes on averages of known rounds for which the remaining hosts could not know otherwise whether one was

@@ -16,6 +16,7 @@ from adloco_p2p.views.keyboard import release
 
 EXIT_INTERRUPTED = 130
 """The exit code after a second signal."""
+AT_ONCE = "stopped at once; the last checkpoint stands: the same command goes on"
 CTRL_C = "on request (Ctrl-C: at once)"
 """The reason shown after Ctrl-C or the key `q`, with the way out for a user who cannot wait for the end of the round."""
 
@@ -29,7 +30,7 @@ def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, termin
         nonlocal is_asked
         if is_asked:
             release()
-            sys.stderr.write("\nstopped at once; the last checkpoint stands\n")
+            sys.stderr.write(f"\n{AT_ONCE}\n")
             sys.stderr.flush()
             os._exit(EXIT_INTERRUPTED)
         is_asked = True

@@ -28,8 +28,6 @@ _BACKOFF = "dial backoff"
 _OTHER_KEY = re.compile(r"peer id mismatch: .* remote key matches (\w+)")
 _NO_PEER = "message did not have trailing newline"
 """libp2p's words for an answer that begins no handshake of libp2p, such as that of a web server."""
-_REFUSED = "connection refused"
-"""The answer of a machine that is there, and has nobody at that port."""
 _P2P = b"\xa5\x03"
 """The code of /p2p/ in a binary multiaddress."""
 
@@ -41,10 +39,8 @@ class Failure:
     reason: str
     """In words."""
     is_another: bool = False
-    """At every address another peer answers. Another attempt would find the same."""
-    is_nobody: bool = False
-    """At every address there is no such peer: somebody else answers, or nobody listens there. Unlike silence, this is no fault
-    of a network, but the peer may be about to start."""
+    """At every address another peer answers. Another attempt would find the same, unlike where nobody listens: there the peer
+    may be about to start."""
 
 
 async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str | None]:
@@ -72,7 +68,7 @@ async def attempt(
             except ValueError as error:
                 problem = str(error)
         if not maddrs:
-            return Failure(reason=problem[-200:], is_another=True, is_nobody=True)
+            return Failure(reason=problem[-200:], is_another=True)
         try:
             async with asyncio.timeout(timeout_seconds):
                 await connect(p2p, peer, maddrs)
@@ -115,7 +111,6 @@ def _failure(message: str) -> Failure:
     return Failure(
         reason=next((_in_words(line)[-200:] for line in reversed(causes) if _BACKOFF not in line), not_dialled),
         is_another=all(_OTHER_KEY.search(line) for line in causes),
-        is_nobody=all(_OTHER_KEY.search(line) or _NO_PEER in line or _REFUSED in line for line in causes),
     )
 
 

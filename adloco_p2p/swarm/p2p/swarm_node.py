@@ -15,7 +15,6 @@ import logging
 import math
 import tempfile
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +58,6 @@ CLOCK_TOLERANCE_SECONDS = 1.0
 """A clock offset that a long round trip alone may cause; hivemind tolerates three seconds."""
 NOTICE_SECONDS = 3.0
 """When the user is told that nobody has answered yet. A peer on another continent answers within one or two."""
-TRIES_OF_NOBODY = 2
-"""How often nobody must be found at the addresses of a peer before it is given up: libp2p dials again after five seconds, in
-which a peer that is about to start may have begun to listen."""
 DHT_TIMEOUT_SECONDS = 3.0
 """A DHT request that is not answered within this time is lost."""
 REDIAL_SECONDS = 1.0
@@ -270,23 +266,19 @@ class SwarmNode:
         and the peer may not begin alone."""
         deadline = time.monotonic() + timeout_seconds
         problems: dict[PeerId, str] = {}
-        num_nobody: Counter[PeerId] = Counter()
         patience = DIAL_TIMEOUT_SECONDS
         while others:
             async with notice.of_silence(others):
                 dialled = await attempt(self.p2p, others, timeout_seconds=patience)
             failures = {peer: failure for peer, failure in dialled.items() if failure is not None}
             problems = {peer: first_reason(problems.get(peer), failure.reason) for peer, failure in failures.items()}
-            num_nobody.update(peer for peer, failure in failures.items() if failure.is_nobody)
             reached = [peer for peer in dialled if peer not in problems]
             problems |= await self._enter_dht(reached)
             members = [peer for peer in reached if peer not in problems]
             if members:
                 self._book.add_peers(address for address in others if address.peer in members)
                 break
-            is_certain = len(failures) == len(dialled) and all(
-                failure.is_another or num_nobody[peer] >= TRIES_OF_NOBODY for peer, failure in failures.items()
-            )
+            is_certain = len(failures) == len(dialled) and all(failure.is_another for failure in failures.values())
             if not given or is_certain:
                 break
             notice.tell(f"no known peer answers yet{notice.rest}:\n{_lines(_unreached(others, problems))}")

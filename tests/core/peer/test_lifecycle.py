@@ -307,4 +307,6 @@ def leaves_after_the_longest_handover(story: Story) -> None:
     (stopped,) = [at for at, _ in story.effects(Stop, PEER2)]
     ended = max(at for at, _ in story.effects(telemetry.Round, PEER2))
     assert 20.0 <= stopped - ended < 25.0
+    handovers = [log["active"] for log in story.logged(PEER2, "warning") if log["key"] == "handover"]
+    assert handovers == [True, False], "a peer that has ended waits for nobody"
     assert story.is_finished(PEER1)

@@ -274,19 +274,20 @@ def joining(monkeypatch, answers, *, seconds=20.0):
 
 
 SILENT = Failure(reason="no answer within 10 s")
-REFUSED = Failure(reason="connection refused", is_nobody=True)
+REFUSED = Failure(reason="connection refused")
 BACKOFF = Failure(reason="it failed a moment ago (dial backoff)")
 
 
 def test_an_address_of_another_peer_is_called_wrong_at_once(monkeypatch):
-    other = Failure(reason="another peer answers there", is_another=True, is_nobody=True)
+    other = Failure(reason="another peer answers there", is_another=True)
     words, said, seconds = joining(monkeypatch, [other])
     assert seconds == 0 and said == [] and "another peer answers there" in words
 
 
-def test_a_port_where_nobody_listens_is_tried_again_once_and_not_for_the_whole_time(monkeypatch):
+def test_a_port_where_nobody_listens_is_tried_for_the_time_that_was_named(monkeypatch):
+    """The peer may be starting, as in a container beside this one: it imports for many seconds before it listens."""
     words, said, seconds = joining(monkeypatch, [REFUSED, *[BACKOFF] * 5, REFUSED])
-    assert seconds == 6.0 and "connection refused" in words, "a backoff is no attempt"
+    assert 19.0 <= seconds <= 21.0 and "connection refused" in words, "the more telling reason"
     assert len(said) == 1 and "trying for 20 s" in said[0] and "connection refused" in said[0]
 
 
