@@ -135,6 +135,8 @@ def long_tuning() -> list[Row]:
     """Return trials of runs four times as long."""
     plain = [diloco(8, h, momentum=m) for h, m in ((32, 0.5), (32, 0.6), (32, 0.7), (64, 0.7), (128, 0.7))]
     plain.append(diloco(16, 32, momentum=0.5))
+    plain.append(diloco(8, 32, "outer.learning_rate=1.0", momentum=0.5, name="DiLoCo B 8 H 32 m 0.5 outer 1.0"))
+    plain.append(diloco(8, 32, momentum=0.9))
     rates = ((8, "4e-3", 0.5), (8, "8.5e-3", 0.5), (16, "8.5e-3", 0.5), (16, "8.5e-3", 0.7))
     fixed = [
         diloco(batch, 32, f"inner.learning_rate={rate}", momentum=m, name=f"DiLoCo B {batch} H 32 m {m} rate {rate}")
