@@ -41,13 +41,14 @@ WAYS = {
     "sparse": ("averaging.preset=sparse",),
     "sparse, all": ("averaging.preset=sparse", "averaging.division=all"),
     DENSE_09: ("averaging.preset=dense", "outer.momentum=0.9"),
+    "sign, momentum 0.5": ("averaging.preset=sign", "outer.momentum=0.5"),
     "sign, momentum 0.9": ("averaging.preset=sign", "outer.momentum=0.9"),
     "sparse, rate 1.4": ("averaging.preset=sparse", "outer.learning_rate=1.4"),
     "sparse, dense for 3": ("averaging.preset=sparse",),
     "sparse, dense for 16": ("averaging.preset=sparse",),
 }
 """The compared presets; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts. Outer
-momentum and rate are those of the presets where the name states no other."""
+momentum and rate are those of the presets where the name states no other: `sign` has 0.9 from 64 rounds on, and else 0.5."""
 WARM_UPS = {
     "sparse, dense for 3": (1024, 256, 128),
     "sparse, dense for 16": (1024,) * 4 + (512,) * 4 + (256,) * 4 + (128,) * 4,

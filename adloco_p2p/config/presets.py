@@ -24,6 +24,11 @@ def outer_momentum(inner_steps: int) -> float:
     return 0.5 if inner_steps <= 32 else 0.7
 
 
+LONG_ROUNDS = 64
+"""From so many rounds on, the outer momentum of an averaging preset counts. It was measured there; runs of 16 rounds lose by
+it (`docs/results/bytes.md`)."""
+
+
 def rounds_kept(bytes_per_value: float) -> int:
     """Return how many rounds have averages that are together as large as a state, at least 2 and at most 12. More would not
     help: a newcomer that needs longer to fetch a state also fetches averages more slowly than they are made."""
@@ -42,6 +47,8 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
     of_averaging = AVERAGING_PRESETS.get(name, {}) if isinstance(name, str) else {}
     if mode == "localsgd":  # its outer step is the mean of the models, whatever the codec
         of_averaging = {key: value for key, value in of_averaging.items() if not key.startswith("outer.")}
+    if _is_short({**defaults, **_MODES[mode], **written}):
+        of_averaging = {key: value for key, value in of_averaging.items() if key != "outer.momentum"}
     preset = {**_MODES[mode], **of_averaging}
     known = {**defaults, **preset, **written}
     inner_steps = known["work.inner_steps"]
@@ -49,7 +56,7 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
         preset["outer.learning_rate"] = 1.0
     if known["outer.kind"] in ("average", "sgd"):
         preset["outer.momentum"] = 0.0
-    elif isinstance(inner_steps, int):
+    elif isinstance(inner_steps, int) and "outer.momentum" not in of_averaging:
         preset["outer.momentum"] = outer_momentum(inner_steps)
     if written.get("work.samples") is not None:
         preset["work.rounds"] = None
@@ -66,3 +73,14 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
         key: (f"averaging.preset {name}" if of_averaging.get(key, ...) == value else f"preset {mode}", value)
         for key, value in preset.items()
     }
+
+
+def _is_short(known: Settings) -> bool:
+    """Return whether the run has fewer than `LONG_ROUNDS` rounds. A run that counts samples has at most as many as they last
+    with its first batch."""
+    samples, rounds = known["work.samples"], known["work.rounds"]
+    if samples is not None:
+        rounds, numbers = None, (samples, known["batch.initial_batch"], known["work.inner_steps"])
+        if all(isinstance(number, int) and number > 0 for number in numbers):  # validation reports others
+            rounds = samples / (numbers[1] * numbers[2])
+    return isinstance(rounds, int | float) and rounds < LONG_ROUNDS

@@ -93,7 +93,7 @@ MEASURED_PRICES: dict[str, dict[int, Price]] = {
     "half": {8: (0.004, None)},
     "int8": {4: (0.003, 0.043), 8: (0.000, None)},
     "sign_int4": {8: (0.004, None)},
-    "sign": {4: (0.064, 0.026), 8: (0.044, 0.022), 16: (0.084, 0.039)},
+    "sign": {4: (0.012, 0.043), 8: (-0.021, 0.030), 16: (-0.023, 0.022)},
     "sparse": {4: (0.150, 0.037), 8: (0.067, 0.027), 16: (0.070, 0.078)},
 }
 """Prices by preset, or by codec without one, and by number of hosts; 64 rounds, 20,864 parameters. `python -m
@@ -107,12 +107,12 @@ def prices_of(run: RunConfig) -> dict[int, Price]:
     return {} if run.model.pretrained is not None else MEASURED_PRICES.get(averaging.preset or averaging.codec, {})
 
 
-PRICED = "held-out loss beside float32, as measured with 20,864 parameters"
+PRICED = "held-out loss beside float32, as measured with 20,864 parameters and 64 rounds"
 """What the words of `in_words` mean."""
 
 
 def in_words(price: Price, *, hosts: int) -> str:
-    """Describe a price: `+0.064 +- 0.026 nats with 4 hosts`."""
+    """Describe a price: `+0.150 +- 0.037 nats with 4 hosts`."""
     nats, half_width = price
     spread = f" +- {half_width:.3f}" if half_width is not None else ""
     return f"{nats:+.3f}{spread} nats with {hosts} hosts"

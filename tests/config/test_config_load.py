@@ -155,6 +155,22 @@ def test_the_outer_momentum_follows_from_h(tmp_path: Path, mode: str, inner_step
     assert from_text(tmp_path, f"mode: {mode}\nouter: {{momentum: 0.3}}").value.outer.momentum == 0.3
 
 
+@pytest.mark.parametrize(
+    ("work", "momentum", "origin"),
+    [
+        ("rounds: 64", 0.9, "averaging.preset sign"),
+        ("samples: 8192", 0.9, "averaging.preset sign"),  # 64 rounds of 32 steps with a batch of 4
+        ("rounds: 63", 0.5, "preset adloco"),
+        ("samples: 8191", 0.5, "preset adloco"),
+    ],
+)
+def test_the_outer_momentum_of_signs_is_that_of_long_runs(tmp_path: Path, work: str, momentum: float, origin: str) -> None:
+    loaded = from_text(tmp_path, f"averaging: {{preset: sign}}\nwork: {{inner_steps: 32, {work}}}")
+    assert (loaded.value.outer.momentum, loaded.origins["outer.momentum"]) == (momentum, origin)
+    assert from_text(tmp_path, "averaging: {preset: sign}\nouter: {momentum: 0.3}").value.outer.momentum == 0.3
+    assert from_text(tmp_path, "mode: localsgd\naveraging: {preset: sign}").value.outer.momentum == 0.0
+
+
 def test_diloco_is_one_instance_with_a_constant_batch(tmp_path: Path) -> None:
     value = from_text(tmp_path, "mode: diloco").value
     assert (value.batch.test, value.instances.count, value.instances.start) == ("constant", 1, "same")
@@ -189,14 +205,14 @@ def test_averages_are_kept_of_as_many_rounds_as_make_a_state(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("preset", AVERAGING_PRESETS)
 def test_an_averaging_preset_is_named_as_the_origin_of_what_it_brings(tmp_path: Path, preset: str) -> None:
-    loaded = from_text(tmp_path, f"averaging: {{preset: {preset}}}")
+    loaded = from_text(tmp_path, f"averaging: {{preset: {preset}}}\nwork: {{rounds: 64}}")
     values = flatten(loaded.value)
     for key, value in AVERAGING_PRESETS[preset].items():
         assert (values[key], loaded.origins[key]) == (value, f"averaging.preset {preset}")
     assert loaded.origins["batch.eta"] == "preset adloco"
     assert (loaded.value.outer.momentum, loaded.origins["outer.momentum"]) == (
-        (0.0 if preset == "sparse" else 0.5),
-        "preset adloco",
+        {"sparse": 0.0, "sign": 0.9}.get(preset, 0.5),
+        "averaging.preset sign" if preset == "sign" else "preset adloco",
     )
 
 
