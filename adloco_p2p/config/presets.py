@@ -25,8 +25,8 @@ def outer_momentum(inner_steps: int) -> float:
 
 
 LONG_ROUNDS = 64
-"""From so many rounds on, the outer momentum of an averaging preset counts. It was measured there; runs of 16 rounds lose by
-it (`docs/results/bytes.md`)."""
+"""From so many rounds on, the outer momentum of an averaging preset counts, without overlap. It was measured there; runs of 16
+rounds lose by it (`docs/results/bytes.md`), and late updates cost more with a larger one (`docs/results/time.md`)."""
 
 
 def rounds_kept(bytes_per_value: float) -> int:
@@ -47,7 +47,8 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
     of_averaging = AVERAGING_PRESETS.get(name, {}) if isinstance(name, str) else {}
     if mode == "localsgd":  # its outer step is the mean of the models, whatever the codec
         of_averaging = {key: value for key, value in of_averaging.items() if not key.startswith("outer.")}
-    if _is_short({**defaults, **_MODES[mode], **written}):
+    chosen = {**defaults, **_MODES[mode], **written}
+    if _is_short(chosen) or chosen["outer.overlap"] != "none":
         of_averaging = {key: value for key, value in of_averaging.items() if key != "outer.momentum"}
     preset = {**_MODES[mode], **of_averaging}
     known = {**defaults, **preset, **written}

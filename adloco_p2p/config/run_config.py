@@ -213,7 +213,7 @@ class OuterConfig:
     learning_rate: PositiveFloat = 0.7
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
     """Momentum of `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 above (docs/results.md). `averaging.preset: sign` sets
-    0.9 in runs of 64 rounds or more."""
+    0.9 in runs of 64 rounds or more without `overlap`."""
     overlap: Literal["none", "delayed", "eager", "forecast", "streaming"] = "none"
     """Whether averaging overlaps with training, for slow links. `delayed`: a peer with one instance begins the next round's
     inner steps while the last one is averaged, and the outer update comes one round late. `eager`: these inner steps begin from
@@ -287,7 +287,7 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
 }
 """The settings of `averaging.preset`: `outer.*` where the codec needs another outer step than the run's mode sets, and the
 statistic of the batch test where most of what is sent was lost in earlier rounds, whose noise pseudo-gradients would show. The
-momentum counts in runs of at least `presets.LONG_ROUNDS` rounds."""
+momentum counts in runs of at least `presets.LONG_ROUNDS` rounds, without overlap."""
 BYTES_PER_VALUE = {
     "float32": 4.0,
     "float16": 2.0,

@@ -168,6 +168,8 @@ def test_the_outer_momentum_of_signs_is_that_of_long_runs(tmp_path: Path, work: 
     loaded = from_text(tmp_path, f"averaging: {{preset: sign}}\nwork: {{inner_steps: 32, {work}}}")
     assert (loaded.value.outer.momentum, loaded.origins["outer.momentum"]) == (momentum, origin)
     assert from_text(tmp_path, "averaging: {preset: sign}\nouter: {momentum: 0.3}").value.outer.momentum == 0.3
+    late = "mode: diloco\naveraging: {preset: sign}\nwork: {rounds: 64}\nouter: {overlap: forecast}"
+    assert from_text(tmp_path, late).value.outer.momentum == 0.5
     assert from_text(tmp_path, "mode: localsgd\naveraging: {preset: sign}").value.outer.momentum == 0.0
 
 
