@@ -43,12 +43,11 @@ def grid(inner_steps: int) -> list[Pair]:
 
 def row_of(name: str, pair: Pair) -> Row:
     rate, momentum = pair
-    if name in GROWING:
-        inner, samples = GROWING[name]
-        own = (f"inner.learning_rate={inner}", "inner.warmup_steps=null", f"inner.warmup_samples={samples}")
-        return METHODS[name](*own, f"outer.learning_rate={rate}", f"outer.momentum={momentum}")
-    settings = ("inner.learning_rate=8.5e-3", "inner.warmup_steps=null", "inner.warmup_samples=2048")
+    inner, samples = GROWING.get(name, ("8.5e-3", 2048))
+    settings = (f"inner.learning_rate={inner}", "inner.warmup_steps=null", f"inner.warmup_samples={samples}")
     outer = f"outer.learning_rate={rate}"
+    if name in GROWING:
+        return METHODS[name](*settings, outer, f"outer.momentum={momentum}")
     return diloco(8, int(name.removeprefix("H ")), *settings, outer, momentum=float(momentum), name=f"DiLoCo B 8 {name}")
 
 

@@ -5,7 +5,6 @@ import functools
 import io
 import itertools
 import json
-import math
 import os
 import select
 import shlex
@@ -73,13 +72,15 @@ def say_json(fields: Mapping[str, Any]) -> None:
 
 
 def _finite(value: Any) -> Any:
+    from adloco_p2p.views.units import finite
+
     match value:
         case Mapping():
             return {key: _finite(item) for key, item in value.items()}
         case list() | tuple():
             return [_finite(item) for item in value]
-        case float() if not math.isfinite(value):
-            return None
+        case float():
+            return finite(value)
         case _:
             return value
 
