@@ -6,12 +6,12 @@ import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from adloco_p2p.config.presets import most_rounds
 from adloco_p2p.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20
@@ -147,14 +147,10 @@ def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[
 
 
 def _rounds_of_samples(document: dict[str, Any], given: dict[str, Any]) -> int | None:
-    """Return the most rounds that a run of so many samples can have, since a growing batch makes fewer; None where samples are
-    not given."""
-    samples = given.get("work.samples")
+    """Return the most rounds that a run of the given samples can have; None where samples are not given."""
     batch = given.get("batch.initial_batch", document.get("batch", {}).get("initial_batch"))
     steps = given.get("work.inner_steps", document.get("work", {}).get("inner_steps"))
-    if not (isinstance(samples, int) and isinstance(batch, int) and isinstance(steps, int) and batch > 0 and steps > 0):
-        return None
-    return ceil(samples / (batch * steps))
+    return most_rounds(given.get("work.samples"), batch, steps)
 
 
 def _is_directory(path: Path) -> str:

@@ -1,6 +1,7 @@
 """The settings of a run's `mode` and of its `averaging.preset`, which were measured together. The user's own settings override
 them."""
 
+from math import ceil
 from typing import Any
 
 from adloco_p2p.config.fields import flatten
@@ -77,11 +78,16 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
 
 
 def _is_short(known: Settings) -> bool:
-    """Return whether the run has fewer than `LONG_ROUNDS` rounds. A run that counts samples has at most as many as they last
-    with its first batch."""
-    samples, rounds = known["work.samples"], known["work.rounds"]
-    if samples is not None:
-        rounds, numbers = None, (samples, known["batch.initial_batch"], known["work.inner_steps"])
-        if all(isinstance(number, int) and number > 0 for number in numbers):  # validation reports others
-            rounds = samples / (numbers[1] * numbers[2])
-    return isinstance(rounds, int | float) and rounds < LONG_ROUNDS
+    """Return whether the run has fewer than `LONG_ROUNDS` rounds. Where it counts samples, the most that these can last count."""
+    rounds = known["work.rounds"]
+    if known["work.samples"] is not None:
+        rounds = most_rounds(known["work.samples"], known["batch.initial_batch"], known["work.inner_steps"])
+    return isinstance(rounds, int) and rounds < LONG_ROUNDS
+
+
+def most_rounds(samples: Any, batch: Any, inner_steps: Any) -> int | None:
+    """Return the most rounds that a run of so many samples can have: a batch that grows makes fewer. None where a value is
+    wrong, which validation reports."""
+    if not all(isinstance(value, int) and value > 0 for value in (samples, batch, inner_steps)):
+        return None
+    return ceil(samples / (batch * inner_steps))
