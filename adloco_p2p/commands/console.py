@@ -252,8 +252,8 @@ def open_view(
     members: "Callable[[], Sequence[MemberRow]] | None" = None,
     workdirs: Sequence[Path] = (),
 ) -> "View":
-    """Return the live view in the foreground of a terminal, and one line per round elsewhere. `members`: the peers of a swarm on
-    this machine. `workdirs`: the directories of the nodes that the pause key affects."""
+    """Return the live view in the foreground of a terminal, and one line per round elsewhere. `members`: the peers of a swarm
+    on this machine. `workdirs`: the directories of the nodes that the pause key affects."""
     make_way()
     if is_quiet:
         from adloco_p2p.views.plain import PlainView
