@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.views.foreground import is_ours
 
 if TYPE_CHECKING:
     from adloco_p2p.runtime.node.event_sink import View
@@ -225,6 +226,8 @@ class Steps:
                 self._draw(frame)
 
     def _draw(self, frame: str) -> None:
+        if not is_ours(self._stream):  # the shell's own lines stand there
+            return
         line = self._cut(f"{frame} {self._step}{self._progress}  {time.monotonic() - self._since:.0f} s")
         self._stream.write(f"\r\x1b[2K{line}")
         self._stream.flush()
@@ -249,14 +252,14 @@ def open_view(
     members: "Callable[[], Sequence[MemberRow]] | None" = None,
     workdirs: Sequence[Path] = (),
 ) -> "View":
-    """Return the live view in a terminal, and one line per round elsewhere. `members`: the peers of a swarm on this machine.
-    `workdirs`: the directories of the nodes that the pause key affects."""
+    """Return the live view in the foreground of a terminal, and one line per round elsewhere. `members`: the peers of a swarm
+    on this machine. `workdirs`: the directories of the nodes that the pause key affects."""
     make_way()
     if is_quiet:
         from adloco_p2p.views.plain import PlainView
 
         return PlainView(Path(os.devnull).open("w"))  # as long as the process lives
-    if plain or not _is_terminal(sys.stdout):
+    if plain or not _is_terminal(sys.stdout) or not is_ours(sys.stdout):
         from adloco_p2p.views.plain import PlainView
 
         return PlainView(sys.stdout)

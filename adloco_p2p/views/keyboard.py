@@ -6,9 +6,12 @@ import select
 import sys
 import termios
 import threading
+import time
 import tty
 from collections.abc import Callable
 from typing import IO, Any
+
+from adloco_p2p.views.foreground import is_ours
 
 SECOND_SCREEN_ENDS = "\x1b[?1049l\x1b[?25h"
 """Shows the terminal's first screen again, and the cursor."""
@@ -35,7 +38,7 @@ class Keyboard:
         global _before  # noqa: PLW0603  # there is one terminal
         try:
             terminal = sys.stdin.fileno()
-            if not os.isatty(terminal) or os.tcgetpgrp(terminal) != os.getpgrp():
+            if not os.isatty(terminal) or not is_ours(sys.stdin):
                 return False
             _before = terminal, termios.tcgetattr(terminal)
             tty.setcbreak(terminal, termios.TCSANOW)  # Ctrl-C stays a signal
@@ -52,6 +55,9 @@ class Keyboard:
     def _read(self, terminal: int) -> None:
         while not self._is_over.is_set():
             if not select.select([terminal], [], [], LOOK_SECONDS)[0]:
+                continue
+            if self._is_over.is_set() or not is_ours(sys.stdin):  # what is typed is the shell's now
+                time.sleep(LOOK_SECONDS)
                 continue
             try:
                 typed = os.read(terminal, 64)
@@ -76,8 +82,9 @@ def release() -> None:
     if _before is not None:
         terminal, settings = _before
         _before = None
-        with contextlib.suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(terminal, termios.TCSANOW, settings)
+        with contextlib.suppress(OSError, termios.error):  # the terminal is gone
+            if os.tcgetpgrp(terminal) == os.getpgrp():  # otherwise the shell has restored them
+                termios.tcsetattr(terminal, termios.TCSANOW, settings)
     if _second_screen is not None:
         screen = _second_screen
         draws_on(None)

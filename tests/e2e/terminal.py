@@ -25,7 +25,7 @@ COLUMNS, LINES = 80, 24
 OPENS = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, "-m", "adloco_p2p", *sys.argv[1:]])
+os.execvp(sys.argv[1], sys.argv[1:])
 """
 """Ctrl-C reaches the foreground of a controlling terminal only."""
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -91,13 +91,18 @@ class Terminal:
         return self.process.wait(WAIT_LIMIT_SECONDS)
 
 
-@contextlib.contextmanager
-def terminal(*arguments: object, folder: Path) -> Iterator[Terminal]:
+def terminal(*arguments: object, folder: Path) -> contextlib.AbstractContextManager[Terminal]:
     """`adloco-peer ARGUMENTS` in a terminal of 80 columns and 24 lines; killed at the end."""
+    return opened(sys.executable, "-m", "adloco_p2p", *arguments, folder=folder)
+
+
+@contextlib.contextmanager
+def opened(*command: object, folder: Path) -> Iterator[Terminal]:
+    """A command in a terminal of 80 columns and 24 lines; killed at the end."""
     outer, inner = os.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, "-c", OPENS, *map(str, arguments)],
+        [sys.executable, "-c", OPENS, *map(str, command)],
         env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm-256color"},
         cwd=folder,
         stdin=inner,

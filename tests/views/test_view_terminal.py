@@ -20,6 +20,7 @@ from adloco_p2p.views.records import Incident
 from adloco_p2p.views.screen import Around, render
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.terminal import TerminalView
+from tests.e2e.terminal import HOME, opened
 from tests.views.golden import FOLDER, expected_files, screen, status_at
 from tests.views.synthetic import OTHERS, START, THIS, events, replay, stamped
 
@@ -260,6 +261,48 @@ def test_keys_turn_pages_pause_the_node_and_leave_once(monkeypatch: pytest.Monke
     assert "ends round 24, then pauses" in pressing(view, "p") and asked == ["finished"]
     assert "leaving after this round" in pressing(view, "qq") and sent == [signal.SIGINT]
     assert "nothing to pause here" in pressing(TerminalView(), "p")
+
+
+VIEW = """
+import time
+from adloco_p2p.views.terminal import TerminalView
+view = TerminalView()
+view.start()
+try:
+    while True:
+        time.sleep(0.05)
+except KeyboardInterrupt:
+    view.stop()
+"""
+
+
+def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_brings_the_view_back(tmp_path: Path) -> None:
+    """With a real shell, over which nothing is drawn while the view is in the background."""
+    (tmp_path / "view.py").write_text(VIEW)
+    enter, leave = "\x1b[?1049h", "\x1b[?1049l"
+    with opened("bash", "--norc", "-i", folder=tmp_path) as shell:
+
+        def written() -> str:
+            return "".join(piece for _, piece in shell.drawn)
+
+        def type_and_see(command: str, mark: str, count: int = 1) -> None:
+            shell.press(command)
+            shell.wait_until(lambda: written().count(mark) >= count, f"{mark!r} after {command!r}")
+
+        type_and_see(f"{sys.executable} view.py\r", "? help")
+        type_and_see("\x1a", "Stopped")
+        view, given_back = written().split(leave)
+        assert view.rfind("\x1b[?25h") > view.rfind(HOME), "the cursor is back"
+        assert HOME not in given_back
+        type_and_see("stty -a | tr -s ' -' '\\n-' | grep -x echo && bg && sleep 1 && echo $((40 + 2))\r", "42")
+        assert HOME not in written().split(leave)[1], "in the background it draws nothing"
+        type_and_see("fg\r", enter, 2)
+        type_and_see("l", "nothing yet")
+        type_and_see("\x1a", "Stopped", 2)
+        type_and_see("fg\r", enter, 3)
+        shell.press("\x03")
+        shell.wait_until(lambda: "bash-" in "".join(written().split(leave)[3:]), "the prompt")
+        type_and_see("stty -a | tr -s ' -' '\\n-' | grep -x icanon && echo $((40 + 3))\r", "43")
 
 
 KEYS_OF_A_TERMINAL = """
