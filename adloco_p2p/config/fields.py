@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, Predicate
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.words import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +130,10 @@ def accepted(annotation: Any) -> str:
     """Describe in words what a setting of this type accepts."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        words = [accepted(arguments[0]), *_limits(arguments[1:])]
-        return ", ".join(words)
+        base, constraints = arguments[0], arguments[1:]
+        if get_origin(base) is tuple:  # behind the words for its entries its limits would read as theirs
+            return f"{', '.join(['a list', *_limits(constraints, 'entry', 'entries')])}, each {accepted(get_args(base)[0])}"
+        return ", ".join([accepted(base), *_limits(constraints, "character", "characters")])
     if origin is Literal:
         return "one of " + ", ".join(arguments)
     if origin in (Union, types.UnionType):
@@ -144,7 +147,8 @@ def accepted(annotation: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}[annotation]
 
 
-def _limits(constraints: tuple[Any, ...]) -> list[str]:
+def _limits(constraints: tuple[Any, ...], noun: str, nouns: str) -> list[str]:
+    """Describe constraints in words; the nouns are those of what a length counts."""
     words = []
     for constraint in constraints:
         match constraint:
@@ -157,9 +161,9 @@ def _limits(constraints: tuple[Any, ...]) -> list[str]:
             case Lt(lt=limit):
                 words.append(f"below {limit}")
             case MinLen(min_length=limit):
-                words.append(f"at least {limit} characters")
+                words.append(f"at least {plural(limit, noun, nouns)}")
             case MaxLen(max_length=limit):
-                words.append(f"at most {limit} characters")
+                words.append(f"at most {plural(limit, noun, nouns)}")
             case Predicate(func=accepts):
                 words.append(accepts.__doc__ or "")  # their docstrings are written for this
             case _:
