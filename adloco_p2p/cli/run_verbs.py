@@ -93,7 +93,8 @@ def views(verbs: Verbs) -> None:
         metavar="LABEL",
         help="one per RUN; the same one for seeds of one thing (default: the directories)",
     )
-    report.add_argument("--output", type=Path, required=True, metavar="DIR", help="where the pictures and tables go")
+    words = "where the pictures and tables go; with --html, also FILE.html"
+    report.add_argument("--output", type=Path, required=True, metavar="DIR", help=words)
     report.add_argument("--html", action="store_true", help="one file for a browser instead of pictures and a page")
     json_output(report)
     report.set_defaults(verb="inspect:report")

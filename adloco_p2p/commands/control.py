@@ -70,7 +70,7 @@ def _last_words(workdir: Path, status: Status) -> str:
     assert finish is not None
     loss = f", held-out loss {units.loss(finish.heldout_loss)}" if finish.heldout_loss is not None else ""
     order = f"; {words}" if (words := own_part.ended_by_signer(status)) else ""
-    end = f"finished: {progress.position(status)}{loss}, {units.count(finish.tokens)} tokens{order}"
+    end = f"finished: {progress.position(status)}{loss}, {units.count(finish.tokens)} tokens by this peer{order}"
     pictures = f"  the pictures: {call('report', '--workdir', workdir, '--output', 'DIR')}"
     if run is not None and run.model.program:
         return f"{end}\n{pictures}"  # the program has the model

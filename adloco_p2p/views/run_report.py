@@ -50,12 +50,13 @@ class Report:
 
     def write(self, output: Path, *, formats: Sequence[str], as_html: bool) -> list[Path]:
         """Write the report as `draw_report` does."""
-        output.mkdir(parents=True, exist_ok=True)
         if as_html:
-            page = output / "report.html"
+            page = output if output.suffix == ".html" and not output.is_dir() else output / "report.html"
+            page.parent.mkdir(parents=True, exist_ok=True)
             pictures = {self.captions[name]: figure for name, figure in self.figures.items()}
             page.write_text(html_page(self.heading, self.sections, pictures), "utf-8")
             return [page]
+        output.mkdir(parents=True, exist_ok=True)
         files = save_figures(self.figures, output, formats)
         numbers, page = output / "report.json", output / "report.md"
         numbers.write_text(json.dumps(self.numbers, indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -72,7 +73,8 @@ def draw_report(
     as_html: bool = False,
 ) -> list[Path]:
     """Write the pictures, `report.json` and `report.md` into the folder `output`, and return the files, the page last.
-    `as_html`: write a single file instead, `report.html`, that needs no other.
+    `as_html`: write a single file instead that needs no other: `output` itself if its name ends in `.html`, otherwise
+    `report.html` in the folder.
 
     `swarm`: the run by its ledger, with the losses of all peers; without it the losses of this peer are drawn. Raises
     ConfigError where no round has finished, since there is nothing to draw.

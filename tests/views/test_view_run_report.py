@@ -269,6 +269,8 @@ def test_one_file_for_a_browser_needs_nothing_else(tmp_path: Path) -> None:
     made.append({**written, "time": made[-1]["time"]})
     (page,) = draw_report(map(stamped, made), tmp_path, as_html=True)
     assert page.name == "report.html" and [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    named = tmp_path / "new" / "run.html"
+    assert draw_report(map(stamped, made), named, as_html=True) == [named] and named.is_file()
     text = page.read_text("utf-8")
     assert text.count("<svg") == text.count("<figure>") == len(CAPTIONS)
     assert all(caption in text for caption in CAPTIONS.values())
