@@ -90,4 +90,5 @@ def most_rounds(samples: Any, batch: Any, inner_steps: Any) -> int | None:
     wrong, which validation reports."""
     if not all(isinstance(value, int) and value > 0 for value in (samples, batch, inner_steps)):
         return None
-    return ceil(samples / (batch * inner_steps))
+    rounds: int = ceil(samples / (batch * inner_steps))
+    return rounds
