@@ -7,6 +7,7 @@ import pytest
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.core.model.scalars import InstanceId
+from adloco_p2p.core.model.words import listed
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from benchmarks import finetune
 from benchmarks.finetune import best, gains, train_cells
@@ -67,6 +68,18 @@ def test_the_page_has_the_gain_with_one_bit_a_value() -> None:
     assert found is not None and found[0].half_width is not None
     assert f"`averaging.preset=sign` keeps {100 * found[0].mean:.1f} % +- {100 * found[0].half_width:.1f} %**" in page
     assert "{:.1f}, {:.1f} and {:.1f} % of the gain".format(*kept) in page
+
+
+def test_the_page_has_the_longer_runs() -> None:
+    records, longer = list(read_records(finetune.KEPT)), ["work.rounds=24"]
+    single, hosts = best(records, "one", longer), best(records, "all", longer)
+    assert {single[1]["rate"], *(single[seed]["rate"] for seed in hosts)} == {2e-3} and hosts[1]["rate"] == 4e-3
+    above = [hosts[seed]["after"] - single[seed]["after"] for seed in sorted(hosts)]
+    found = gains(records, "all", longer)
+    page = " ".join((finetune.KEPT.parents[1] / "finetune.md").read_text().split())
+    assert found is not None and f"Four hosts then end {found[1].shown(3)} nats above one process**" in page
+    assert f"seeds: {listed([f'{nats:.3f}' for nats in above])})" in page and max(above) <= 0.03
+    assert f"| {found[1].shown(3)} nats above it |" in (finetune.KEPT.parents[1] / "results.md").read_text()
 
 
 @pytest.fixture
