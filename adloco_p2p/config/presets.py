@@ -78,7 +78,7 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
 
 
 def _is_short(known: Settings) -> bool:
-    """Return whether the run has fewer than `LONG_ROUNDS` rounds, at most, if it counts samples."""
+    """Return whether the run has fewer than `LONG_ROUNDS` rounds; samples count as the most rounds that they last."""
     rounds = known["work.rounds"]
     if known["work.samples"] is not None:
         rounds = most_rounds(known["work.samples"], known["batch.initial_batch"], known["work.inner_steps"])
