@@ -155,6 +155,14 @@ def gains(records: Sequence[Record], row: str, settings: Sequence[str] = ()) -> 
     return drops, estimate([other[seed]["after"] - single[seed]["after"] for seed in common])
 
 
+def beside(records: Sequence[Record], row: str, settings: Sequence[str]) -> Estimate | None:
+    """Return by how much the row ends above itself without the further settings, in nats, both at their best rate, over the
+    seeds that both have."""
+    plain, other = best(records, row), best(records, row, settings)
+    common = sorted(plain.keys() & other.keys())
+    return estimate([other[seed]["after"] - plain[seed]["after"] for seed in common]) if common else None
+
+
 def _drop(record: Record) -> float:
     return float(record["before"] - record["after"])
 
@@ -180,6 +188,8 @@ def tabulate(arguments: argparse.Namespace) -> None:
                 half = f" +- {gain.half_width:.1%}" if gain.half_width else ""
                 words = f"{gain.mean:.1%}{half} of the gain of one process, {above.shown(3)} nats above it"
                 print(f"\n{' '.join((row, *settings))}: {words}")
+            elif found_both is None and (over := beside(records, row, settings)) is not None:
+                print(f"\n{' '.join((row, *settings))}: {over.shown(3)} nats above {row} without these settings")
 
 
 def main() -> None:

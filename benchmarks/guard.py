@@ -24,7 +24,7 @@ from adloco_p2p.training.hosting import GUARD_ROWS
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from benchmarks.robustness.cells import Cell
-from benchmarks.robustness.run import ROUNDS, Swarm
+from benchmarks.robustness.run import Swarm
 
 CLEAN = [Cell(), Cell(data="uneven"), Cell(rule="robust"), Cell(rule="robust", data="uneven"), Cell(codec="topk2")]
 ATTACKED = [
@@ -58,21 +58,21 @@ def watched(cell: Cell, seed: int, *, acts: bool) -> Watched:
     own_rule, recent = swarm.rule, deque([0.0], maxlen=16)
     states: list[tuple[torch.Tensor, torch.Tensor]] = []
     judged_from, back_at = 0, -1
-    for number in range(ROUNDS):
+    for number in range(cell.rounds):
         if number == back_at:
             swarm.outer, swarm.momentum = (part.clone() for part in states[number - REPORT_LAG])
         swarm.rule = STRICT if number < judged_from and back_at >= 0 else own_rule
         states.append((swarm.outer.clone(), swarm.momentum.clone()))
         begun = time.process_time()
         swarm.round(number)
-        found.training_seconds += (time.process_time() - begun) / cell.hosts / ROUNDS
+        found.training_seconds += (time.process_time() - begun) / cell.hosts / cell.rounds
         if swarm.has_diverged:  # the step is refused
             swarm.outer, swarm.momentum = (part.clone() for part in states[number])
             continue
         rows = feed.drawn(state_digests(swarm.outer, swarm.momentum)[1], GUARD_ROWS)
         begun = time.process_time()
         before, after = (heldout_loss(shell, outer, rows, micro_batch=GUARD_ROWS) for outer in (states[-1][0], swarm.outer))
-        found.measuring_seconds += (time.process_time() - begun) / ROUNDS
+        found.measuring_seconds += (time.process_time() - begun) / cell.rounds
         if number < judged_from:
             continue
         found.rises.append(after - before)
@@ -80,7 +80,7 @@ def watched(cell: Cell, seed: int, *, acts: bool) -> Watched:
             recent.append(max(0.0, after - before))
             continue
         found.alarms += 1
-        if acts and number + REPORT_LAG < ROUNDS and number > 0:
+        if acts and number + REPORT_LAG < cell.rounds and number > 0:
             back_at, judged_from = number + REPORT_LAG, number + REPORT_LAG + STRICT_ROUNDS
     found.loss = swarm.loss()
     return found

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from adloco_p2p.config.presets import LONG_MOMENTUM, LONG_ROUNDS, LONG_STEPS
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregate import aggregate
@@ -40,6 +41,8 @@ WAYS = {
     "sign": ("averaging.preset=sign",),
     "sparse": ("averaging.preset=sparse",),
     "sparse, all": ("averaging.preset=sparse", "averaging.division=all"),
+    "dense, momentum 0.5": ("averaging.preset=dense", "outer.momentum=0.5"),
+    "dense, momentum 0.7": ("averaging.preset=dense", "outer.momentum=0.7"),
     DENSE_09: ("averaging.preset=dense", "outer.momentum=0.9"),
     "sign, momentum 0.5": ("averaging.preset=sign", "outer.momentum=0.5"),
     "sign, momentum 0.9": ("averaging.preset=sign", "outer.momentum=0.9"),
@@ -47,8 +50,8 @@ WAYS = {
     "sparse, dense for 3": ("averaging.preset=sparse",),
     "sparse, dense for 16": ("averaging.preset=sparse",),
 }
-"""The compared presets; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts. Outer
-momentum and rate are those of the presets where the name states no other: `sign` has 0.9 from 64 rounds on, and else 0.5."""
+"""The compared presets; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts. Where
+the name states no other, `sparse` has the outer step of its preset, and all others the rate of the mode and `usual_momentum`."""
 WARM_UPS = {
     "sparse, dense for 3": (1024, 256, 128),
     "sparse, dense for 16": (1024,) * 4 + (512,) * 4 + (256,) * 4 + (128,) * 4,
@@ -56,6 +59,7 @@ WARM_UPS = {
 """Values of a chunk that are kept in the first rounds, before the codec's own number (Deep Gradient Compression, arXiv
 1712.01887, section 3.3). The product has one density only."""
 INNER_STEPS = 32
+"""H, where a cell states no other."""
 KEPT = RESULTS / "presets.jsonl.gz"
 """Records of earlier runs; a reader's own go beside them."""
 
@@ -68,11 +72,21 @@ class Cell:
     hosts: int = 8
     rounds: int = 64
     width: int = 32
+    inner_steps: int = INNER_STEPS
+
+
+def usual_momentum(cell: Cell) -> float:
+    """Return the outer momentum of the mode in short runs; for `sign` that of runs as long as this one."""
+    if cell.way == "sign" and cell.rounds >= LONG_ROUNDS and cell.inner_steps == LONG_STEPS:
+        return LONG_MOMENTUM
+    return 0.5 if cell.inner_steps <= 32 else 0.7
 
 
 def run_of(cell: Cell, seed: int) -> RunConfig:
-    settings = [f"work.rounds={cell.rounds}", f"work.inner_steps={INNER_STEPS}", "batch.test=constant", f"seed={seed}"]
+    settings = [f"work.rounds={cell.rounds}", f"work.inner_steps={cell.inner_steps}", "batch.test=constant", f"seed={seed}"]
     settings += ["inner.batch_scaling=none", *WAYS[cell.way]]
+    if "momentum" not in cell.way and not cell.way.startswith("sparse"):
+        settings.append(f"outer.momentum={usual_momentum(cell)}")
     if cell.width != 32:
         sizes = {"hidden_size": cell.width, "intermediate_size": cell.width * 8 // 3, "num_attention_heads": 4}
         settings += [f"model.architecture.{name}={size}" for name, size in sizes.items()]
@@ -88,7 +102,10 @@ def key_of(cell: Cell, seed: int) -> str:
         "outer": asdict(run.outer),
         "inner": asdict(run.inner),
     }
-    plain |= {"cell": asdict(replace(cell, way="")), "seed": seed, "model": asdict(run.model)}
+    swarm = asdict(replace(cell, way=""))
+    if cell.inner_steps == INNER_STEPS:
+        del swarm["inner_steps"]  # older records lack it
+    plain |= {"cell": swarm, "seed": seed, "model": asdict(run.model)}
     if cell.way in WARM_UPS:
         plain["kept"] = WARM_UPS[cell.way]
     return digest_of(plain)
@@ -162,7 +179,10 @@ def run_cell(cell: Cell, seed: int) -> Record:
 
 def train(arguments: argparse.Namespace) -> None:
     """Train all ways of one seed before the next seed."""
-    cells = [Cell(way=way, hosts=arguments.hosts, rounds=arguments.rounds, width=arguments.width) for way in arguments.ways]
+    swarm = Cell(
+        way="", hosts=arguments.hosts, rounds=arguments.rounds, width=arguments.width, inner_steps=arguments.inner_steps
+    )
+    cells = [replace(swarm, way=way) for way in arguments.ways]
     jobs = ((key_of(cell, seed), partial(run_cell, cell, seed)) for seed in arguments.seeds for cell in cells)
     train_missing(KEPT, arguments.output, jobs)
 
@@ -172,10 +192,10 @@ def table(records: Sequence[Record]) -> list[str]:
     by_cell: dict[Cell, dict[int, Record]] = {}
     for record in records:
         by_cell.setdefault(Cell(**record["cell"]), {})[record["seed"]] = record
-    head = "| parameters | hosts | rounds | preset | bytes up | bytes back | seeds | loss | beside `dense`"
-    lines = [f"{head} | beside `{DENSE_09}` | T sent : made |", "|" + "---|" * 11]
+    head = "| parameters | hosts | H | rounds | preset | bytes up | bytes back | seeds | loss | beside `dense`"
+    lines = [f"{head} | beside `{DENSE_09}` | T sent : made |", "|" + "---|" * 12]
     order = list(WAYS)
-    for cell in sorted(by_cell, key=lambda cell: (cell.width, cell.hosts, cell.rounds, order.index(cell.way))):
+    for cell in sorted(by_cell, key=lambda cell: (cell.width, cell.hosts, cell.inner_steps, cell.rounds, order.index(cell.way))):
         runs = by_cell[cell]
         losses = {seed: record["loss"] for seed, record in runs.items()}
         prices = ["" if cell.way == base else price_of(records, cell, base=base) for base in ("dense", DENSE_09)]
@@ -186,7 +206,7 @@ def table(records: Sequence[Record]) -> list[str]:
             back = sum(record["bytes_back"] for record in runs.values()) / len(runs)
         parameters = next(iter(runs.values()))["parameters"]
         lines.append(
-            f"| {parameters:,} | {cell.hosts} | {cell.rounds} | {cell.way} | {bytes_up(cell):.3f} | {back:.3f} | {len(runs)} "
+            f"| {parameters:,} | {cell.hosts} | {cell.inner_steps} | {cell.rounds} | {cell.way} | {bytes_up(cell):.3f} | {back:.3f} | {len(runs)} "
             f"| {estimate(list(losses.values())).shown(3)} | {' | '.join(prices)} | {ratio:.2f} |"
         )
     return lines
@@ -212,6 +232,7 @@ def main() -> None:
     line.run.add_argument("--hosts", type=int, default=8)
     line.run.add_argument("--rounds", type=int, default=64)
     line.run.add_argument("--width", type=int, default=32)
+    line.run.add_argument("--inner-steps", type=int, default=INNER_STEPS)
     line.act()
 
 

@@ -20,14 +20,20 @@ _MODES: dict[str, Settings] = {
 }
 
 
-def outer_momentum(inner_steps: int) -> float:
-    """Return the outer Nesterov momentum that suits H inner steps a round, measured up to 256 (`docs/results/tuned.md`)."""
-    return 0.5 if inner_steps <= 32 else 0.7
+LONG_ROUNDS, LONG_STEPS, LONG_MOMENTUM = 64, 32, 0.9
+"""The outer Nesterov momentum of runs of at least so many rounds of so many inner steps, of the kind in which it ended lower or
+as low (`docs/results/bytes.md`). It ends higher in shorter runs, in rounds of other lengths, and where a batch that grows
+leaves fewer rounds (`docs/results/method.md`); so it does where updates come late (`docs/results/time.md`)."""
 
 
-LONG_ROUNDS = 64
-"""From so many rounds on, the outer momentum of an averaging preset counts, without overlap. It was measured there; runs of 16
-rounds lose by it (`docs/results/bytes.md`), and late updates cost more with a larger one (`docs/results/time.md`)."""
+def outer_momentum(known: Settings) -> float | None:
+    """Return the outer Nesterov momentum that suits a run with these settings; None where H is wrong, which validation reports."""
+    inner_steps = known["work.inner_steps"]
+    if not isinstance(inner_steps, int):
+        return None
+    if inner_steps == LONG_STEPS and _is_plain(known) and _has_rounds(known, LONG_ROUNDS):
+        return LONG_MOMENTUM
+    return 0.5 if inner_steps <= 32 else 0.7  # measured up to 256 (`docs/results/tuned.md`)
 
 
 def rounds_kept(bytes_per_value: float) -> int:
@@ -48,18 +54,14 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
     of_averaging = AVERAGING_PRESETS.get(name, {}) if isinstance(name, str) else {}
     if mode == "localsgd":  # its outer step is the mean of the models, whatever the codec
         of_averaging = {key: value for key, value in of_averaging.items() if not key.startswith("outer.")}
-    chosen = {**defaults, **_MODES[mode], **written}
-    if _is_short(chosen) or chosen["outer.overlap"] != "none":
-        of_averaging = {key: value for key, value in of_averaging.items() if key != "outer.momentum"}
     preset = {**_MODES[mode], **of_averaging}
     known = {**defaults, **preset, **written}
-    inner_steps = known["work.inner_steps"]
     if known["outer.kind"] == "average":
         preset["outer.learning_rate"] = 1.0
     if known["outer.kind"] in ("average", "sgd"):
         preset["outer.momentum"] = 0.0
-    elif isinstance(inner_steps, int) and "outer.momentum" not in of_averaging:
-        preset["outer.momentum"] = outer_momentum(inner_steps)
+    elif (momentum := outer_momentum(known)) is not None:
+        preset["outer.momentum"] = momentum
     if written.get("work.samples") is not None:
         preset["work.rounds"] = None
     if isinstance(pretrained := written.get("model.pretrained"), str) and "tokenizer.source" not in written:
@@ -77,12 +79,19 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
     }
 
 
-def _is_short(known: Settings) -> bool:
-    """Return whether the run has fewer than `LONG_ROUNDS` rounds; samples count as the most rounds that they last."""
+def _is_plain(known: Settings) -> bool:
+    """Return whether one new model is trained with a constant batch, and every average is of all of it and in time."""
+    is_one = known["instances.count"] == 1 and known["model.pretrained"] is None
+    is_in_time = known["outer.overlap"] == "none" and known["averaging.fragments"] == 1
+    return is_one and is_in_time and known["batch.test"] == "constant"
+
+
+def _has_rounds(known: Settings, number: int) -> bool:
+    """Return whether a run with a constant batch has at least so many rounds."""
     rounds = known["work.rounds"]
     if known["work.samples"] is not None:
         rounds = most_rounds(known["work.samples"], known["batch.initial_batch"], known["work.inner_steps"])
-    return isinstance(rounds, int) and rounds < LONG_ROUNDS
+    return isinstance(rounds, int) and rounds >= number
 
 
 def most_rounds(samples: Any, batch: Any, inner_steps: Any) -> int | None:

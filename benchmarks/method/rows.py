@@ -144,7 +144,8 @@ def long_tuning() -> list[Row]:
     ]
     pairs = [(0.8, 16), (0.8, 20), (1.0, 24), (1.0, 32), (1.3, 16), (1.3, 24), (1.3, 32), (1.3, 64), (1.7, 24), (1.7, 64)]
     pairs += ((2.1, 20), (2.1, 24), (2.1, 32), (2.5, 24), (2.5, 64), (3.5, 64))
-    grown = [*(growing(eta, most) for eta, most in pairs), *(growing(2.1, most, momentum=0.7) for most in (20, 24))]
+    quick = [(2.1, 20, 0.7), (2.1, 24, 0.7), (1.7, 64, 0.7), (2.1, 20, 0.9), (2.1, 24, 0.9), (1.7, 64, 0.9)]
+    grown = [*(growing(eta, most) for eta, most in pairs), *(growing(eta, most, momentum=m) for eta, most, m in quick)]
     return [replace(row, name=f"long: {row.name}", length=LONG) for row in (*plain, *fixed, *grown)]
 
 

@@ -22,6 +22,10 @@ class Cell:
     division: str = "all"
     """`named`, with `topk2`: the mean per place."""
 
+    rounds: int = 16
+    momentum: float = 0.5
+    """Of the outer step; `topk2` has none."""
+
     @property
     def baseline(self) -> "Cell":
         """The honest hosts alone, by the plain mean."""
@@ -99,6 +103,19 @@ def sign_uneven() -> Iterator[Cell]:
     yield from _attacked(codec="sign", data="uneven")
 
 
+def sign_long() -> Iterator[Cell]:
+    """The preset `sign` as it is in runs of 64 rounds or more, with its outer momentum."""
+    for data in ("even", "uneven"):
+        plain = Cell(codec="sign", data=data, rounds=64, momentum=0.9)
+        yield plain
+        yield replace(plain, rule="robust")
+        attacked = replace(plain, liars=2)
+        yield attacked
+        for attack in ATTACKS:
+            if attack not in AGAINST_SPARSE:
+                yield replace(attacked, attack=attack, rule="robust")
+
+
 def _in_codec(codec: str) -> Iterator[Cell]:
     for data in ("even", "uneven"):
         yield from _clean(data=data, codec=codec)
@@ -118,5 +135,6 @@ GROUPS = {
     "int8_uneven": int8_uneven,
     "per_place_uneven": per_place_uneven,
     "sign_uneven": sign_uneven,
+    "sign_long": sign_long,
 }
 """In the order in which they are run."""

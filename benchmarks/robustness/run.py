@@ -26,9 +26,9 @@ from benchmarks.robustness.attacks import ATTACKS, Scene
 from benchmarks.robustness.cells import Cell
 from benchmarks.robustness.training import Trainees, apply_, measure_of, rows_of_host, schedule_of
 
-ROUNDS, INNER_STEPS = 16, 32
-SETTINGS = ("work.rounds=16", "work.inner_steps=32", "batch.test=constant", "inner.batch_scaling=none")
-"""Beside base.yaml, for all codecs but `topk2`: the outer optimizer is Nesterov's, 0.7 and 0.5."""
+INNER_STEPS = 32
+SETTINGS = ("work.inner_steps=32", "batch.test=constant", "inner.batch_scaling=none")
+"""Beside base.yaml, for all codecs but `topk2`: the outer optimizer is Nesterov's, with a rate of 0.7."""
 SPARSE_SETTINGS = ("outer.kind=sgd", "outer.learning_rate=1.0", "averaging.feedback=0.95")
 DIVERGED = 1e6
 """A larger outer parameter is the end of a run."""
@@ -37,9 +37,13 @@ DIVERGED = 1e6
 def key_of(cell: Cell, seed: int) -> str:
     """Names a run by everything that its result depends on, beside the code."""
     differences = {name: value for name, value in asdict(cell).items() if value != asdict(Cell())[name]}
-    settings = [*SETTINGS, *(SPARSE_SETTINGS if cell.codec == "topk2" else ())]
-    plain = {**differences, "seed": seed, "settings": settings, "rounds": ROUNDS, "base": BASE.read_text("utf-8")}
+    plain = {**differences, "seed": seed, "settings": _settings(cell), "rounds": cell.rounds, "base": BASE.read_text("utf-8")}
     return digest_of(plain)
+
+
+def _settings(cell: Cell) -> list[str]:
+    """Return the settings beside base.yaml, but the outer momentum, which is a field of the cell."""
+    return [f"work.rounds={cell.rounds}", *SETTINGS, *(SPARSE_SETTINGS if cell.codec == "topk2" else ())]
 
 
 def run_cell(cell: Cell, seed: int) -> Record:
@@ -47,7 +51,7 @@ def run_cell(cell: Cell, seed: int) -> Record:
     torch.set_num_threads(1)
     started = time.process_time()
     swarm = Swarm(cell, seed)
-    for number in range(ROUNDS):
+    for number in range(cell.rounds):
         swarm.round(number)
         if swarm.has_diverged:
             break
@@ -67,8 +71,8 @@ class Swarm:
     """The hosts of one instance; the last `liars` of them lie."""
 
     def __init__(self, cell: Cell, seed: int) -> None:
-        more = SPARSE_SETTINGS if cell.codec == "topk2" else ()
-        self.run: RunConfig = load_base([*SETTINGS, *more, f"seed={seed}"])
+        outer = [] if cell.codec == "topk2" else [f"outer.momentum={cell.momentum}"]
+        self.run: RunConfig = load_base([*_settings(cell), *outer, f"seed={seed}"])
         self.rows, self.vocab_size = indexed()
         self._cell = cell
         self._num_honest = cell.hosts - cell.liars

@@ -27,7 +27,7 @@ def test_losses_are_paired_by_seed() -> None:
     records = [record("dense", 1, 2.0), record("dense", 2, 3.0), record("sign", 1, 2.5), record("sign", 2, 3.5)]
     records += [record("dense, momentum 0.9", 1, 2.25), record("dense, momentum 0.9", 2, 3.25)]
     (line,) = [line for line in table(records) if "| sign |" in line]
-    assert line == "| 20,864 | 8 | 64 | sign | 0.126 | 0.126 | 2 | 3.000 +- 6.353 | +0.500 +- 0.000 | +0.250 +- 0.000 | 3.00 |"
+    assert line == "| 20,864 | 8 | 32 | 64 | sign | 0.126 | 0.126 | 2 | 3.000 +- 6.353 | +0.500 +- 0.000 | +0.250 +- 0.000 | 3.00 |"
 
 
 def test_every_preset_is_measured_with_its_own_settings_and_runs_of_equal_settings_are_one() -> None:
@@ -36,7 +36,9 @@ def test_every_preset_is_measured_with_its_own_settings_and_runs_of_equal_settin
     assert (sparse.averaging.codec, sparse.outer.kind, sparse.averaging.feedback) == ("topk2", "sgd", 0.95)
     assert (sparse.averaging.division, run_of(Cell(way="sparse, all"), 1).averaging.division) == ("named", "all")
     keys = {key_of(Cell(way=way), seed) for way in WAYS for seed in (1, 2)}
-    assert len(keys) == 2 * (len(WAYS) - 1)  # in runs of 64 rounds `sign` has a momentum of 0.9, in shorter ones of 0.5
+    assert len(keys) == 2 * (len(WAYS) - 2)  # with H 32 and 64 rounds `dense` has a momentum of 0.5, and `sign` of 0.9
+    assert key_of(Cell(way="dense"), 1) == key_of(Cell(way="dense, momentum 0.5"), 1)
+    assert key_of(Cell(way="dense", inner_steps=128), 1) == key_of(Cell(way="dense, momentum 0.7", inner_steps=128), 1)
     assert key_of(Cell(way="sign"), 1) == key_of(Cell(way="sign, momentum 0.9"), 1)
     assert key_of(Cell(way="sign", rounds=32), 1) == key_of(Cell(way="sign, momentum 0.5", rounds=32), 1)
     assert key_of(Cell(way="sign", hosts=4), 1) not in keys

@@ -11,7 +11,7 @@ import pytest
 from adloco_p2p.config.fields import differences, flatten
 from adloco_p2p.config.load import Loaded, load_peer, load_run
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.presets import outer_momentum
+from adloco_p2p.config.presets import preset_of
 from adloco_p2p.config.run_config import AVERAGING_PRESETS, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.protocol import NEWEST as NOW
@@ -150,27 +150,42 @@ def test_the_architecture_is_replaced_whole_by_a_file_and_entry_by_entry_by_set(
 @pytest.mark.parametrize("mode", ["adloco", "diloco"])
 def test_the_outer_momentum_follows_from_h(tmp_path: Path, mode: str, inner_steps: int, momentum: float) -> None:
     loaded = from_text(tmp_path, f"mode: {mode}", f"work.inner_steps={inner_steps}")
-    assert outer_momentum(inner_steps) == loaded.value.outer.momentum == momentum
+    assert loaded.value.outer.momentum == momentum
     assert loaded.origins["outer.momentum"] == f"preset {mode}"
     assert from_text(tmp_path, f"mode: {mode}\nouter: {{momentum: 0.3}}").value.outer.momentum == 0.3
 
 
 @pytest.mark.parametrize(
-    ("work", "momentum", "origin"),
+    ("work", "momentum"),
     [
-        ("rounds: 64", 0.9, "averaging.preset sign"),
-        ("samples: 8065", 0.9, "averaging.preset sign"),  # 63 rounds of 32 steps with a batch of 4, and one sample of a 64th
-        ("rounds: 63", 0.5, "preset adloco"),
-        ("samples: 8064", 0.5, "preset adloco"),
+        ("rounds: 64", 0.9),
+        ("samples: 8065", 0.9),  # 63 rounds of 32 steps with a batch of 4, and one sample of a 64th
+        ("rounds: 63", 0.5),
+        ("samples: 8064", 0.5),
     ],
 )
-def test_the_outer_momentum_of_signs_is_that_of_long_runs(tmp_path: Path, work: str, momentum: float, origin: str) -> None:
-    loaded = from_text(tmp_path, f"averaging: {{preset: sign}}\nwork: {{inner_steps: 32, {work}}}")
-    assert (loaded.value.outer.momentum, loaded.origins["outer.momentum"]) == (momentum, origin)
-    assert from_text(tmp_path, "averaging: {preset: sign}\nouter: {momentum: 0.3}").value.outer.momentum == 0.3
-    late = "mode: diloco\naveraging: {preset: sign}\nwork: {rounds: 64}\nouter: {overlap: forecast}"
-    assert from_text(tmp_path, late).value.outer.momentum == 0.5
-    assert from_text(tmp_path, "mode: localsgd\naveraging: {preset: sign}").value.outer.momentum == 0.0
+@pytest.mark.parametrize("codec", ["float32", "sign"])
+def test_long_runs_have_a_larger_outer_momentum(tmp_path: Path, codec: str, work: str, momentum: float) -> None:
+    loaded = from_text(tmp_path, f"mode: diloco\naveraging: {{codec: {codec}}}\nwork: {{inner_steps: 32, {work}}}")
+    assert (loaded.value.outer.momentum, loaded.origins["outer.momentum"]) == (momentum, "preset diloco")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"work.inner_steps": 16},
+        {"mode": "adloco"},  # a batch that grows leaves fewer rounds than are planned
+        {"batch.test": "schedule"},
+        {"instances.count": 2},
+        {"averaging.fragments": 2},
+        {"outer.overlap": "forecast"},
+        {"model.pretrained": "some/model"},
+    ],
+)
+def test_where_the_larger_outer_momentum_was_not_measured_it_is_that_of_short_runs(other: dict[str, Any]) -> None:
+    long_run = {"mode": "diloco", "work.rounds": 640}
+    assert preset_of(long_run)["outer.momentum"] == ("preset diloco", 0.9)
+    assert preset_of({**long_run, **other})["outer.momentum"][1] == 0.5
 
 
 def test_diloco_is_one_instance_with_a_constant_batch(tmp_path: Path) -> None:
@@ -213,8 +228,8 @@ def test_an_averaging_preset_is_named_as_the_origin_of_what_it_brings(tmp_path: 
         assert (values[key], loaded.origins[key]) == (value, f"averaging.preset {preset}")
     assert loaded.origins["batch.eta"] == "preset adloco"
     assert (loaded.value.outer.momentum, loaded.origins["outer.momentum"]) == (
-        {"sparse": 0.0, "sign": 0.9}.get(preset, 0.5),
-        "averaging.preset sign" if preset == "sign" else "preset adloco",
+        0.0 if preset == "sparse" else 0.5,
+        "preset adloco",
     )
 
 
