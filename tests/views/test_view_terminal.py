@@ -234,7 +234,7 @@ def test_averaging_shows_the_seconds_so_far_of_those_of_the_last_round() -> None
     in_time = replay([*made[: at + 1], {**later, "time": made[at]["time"] + last}])
     assert f"{last:.0f}/{last:.0f} s" in screen(in_time, 80, 24)
     quick = replace(status.results[8, row.instance], seconds={"averaging": 0.2})
-    short = replace(status, results={**status.results, (8, row.instance): quick})
+    short = replace(status, results=status.results.replacing(quick))
     assert "3 s, usual 1 " in screen(short, 80, 24), "no average takes 0 s"
     assert all(row.averaging is None for row in table_rows.instance_rows(status_at(*BUSY)))
 
