@@ -1,7 +1,12 @@
-"""The results of all rounds of a long run, as a value that grows without being copied. Pure."""
+"""The results of all rounds of a long run, as a value that grows without being copied. Pure.
+
+What views derive from all results they compute `once` per value: a screen is drawn three times per second, and a round takes
+longer.
+"""
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 
+from adloco_p2p.core.model.once import once
 from adloco_p2p.views.records import RoundResult
 
 Place = tuple[int, int]
@@ -13,7 +18,7 @@ BLOCK_ROUNDS = 64
 class RoundResults(Mapping[Place, RoundResult]):
     """Results by (round, instance), which never change. The results of one round are in order of arrival."""
 
-    __slots__ = ("_blocks",)
+    __slots__ = ("__weakref__", "_blocks")
 
     def __init__(self, results: Mapping[Place, RoundResult] | None = None) -> None:
         blocks: dict[int, dict[Place, RoundResult]] = {}
@@ -43,10 +48,7 @@ class RoundResults(Mapping[Place, RoundResult]):
         return made
 
     def _all(self) -> dict[Place, RoundResult]:
-        found: dict[Place, RoundResult] = {}
-        for block in self._blocks.values():
-            found.update(block)
-        return found
+        return _merged(self)
 
     def __getitem__(self, place: Place) -> RoundResult:
         return self._block(place)[place]
@@ -65,3 +67,11 @@ class RoundResults(Mapping[Place, RoundResult]):
 
     def values(self) -> ValuesView[RoundResult]:
         return self._all().values()
+
+
+@once
+def _merged(results: RoundResults) -> dict[Place, RoundResult]:
+    found: dict[Place, RoundResult] = {}
+    for block in results._blocks.values():
+        found.update(block)
+    return found
