@@ -9,7 +9,7 @@ import pytest
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.views import own_part, plain, progress, table_rows, traffic
-from adloco_p2p.views.records import Life
+from adloco_p2p.views.records import Life, RoundResult
 from adloco_p2p.views.round_results import BLOCK_ROUNDS, RoundResults
 from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, MAX_SAMPLE_TEXTS, Status
 from tests.views.golden import status_at
@@ -524,7 +524,12 @@ def test_no_event_of_a_long_run_reads_or_copies_all_results(monkeypatch: pytest.
         )
     read: list[RoundResults] = []
     all_of = RoundResults._all
-    monkeypatch.setattr(RoundResults, "_all", lambda results: read.append(results) or all_of(results))
+
+    def noted(results: RoundResults) -> dict[tuple[int, int], RoundResult]:
+        read.append(results)
+        return all_of(results)
+
+    monkeypatch.setattr(RoundResults, "_all", noted)
     found = replay(made)
     assert not read and {result.heldout_loss for place, result in found.results.items() if place[1] == 0} == {1.0}
 

@@ -8,7 +8,7 @@ import sys
 import termios
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
@@ -390,7 +390,12 @@ def test_a_chart_of_a_long_run_has_a_limited_number_of_points(monkeypatch: pytes
     (first, *_) = status.results.values()
     results = {(round_, 0): replace(first, round=round_) for round_ in range(3 * MAX_POINTS)}
     drawn: list[Series] = []
-    monkeypatch.setattr("adloco_p2p.views.screen.Series", lambda **about: drawn.append(Series(**about)) or drawn[-1])
+
+    def series(**about: Any) -> Series:
+        drawn.append(Series(**about))
+        return drawn[-1]
+
+    monkeypatch.setattr("adloco_p2p.views.screen.Series", series)
     screen(replace(status, results=RoundResults(results)), 120, 60)
     points = drawn[0].points
     assert len(points) == MAX_POINTS + 1 and points[-1][0] == 3 * MAX_POINTS - 1
