@@ -6,7 +6,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from adloco_p2p.core.ledger.contributions import Contribution, CreditedSamples
 from adloco_p2p.core.model.telemetry import PeerCard, Plan, Stamped
@@ -29,7 +29,6 @@ MAX_DECISIONS = 100
 MAX_TEXT = 400
 
 Document = dict[str, object]
-Point = TypeVar("Point")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,7 @@ def side_by_side(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
                     "seconds": rounded(ends.get(round(end) - 1)),
                     "heldout": rounded(loss),
                 }
-                for (end, loss), (samples, _) in _thinned(pairs)
+                for (end, loss), (samples, _) in run_losses.thinned(pairs, MAX_POINTS)
             ],
         }
     return rows
@@ -177,7 +176,7 @@ def _instances(status: Status, own: Status | None) -> list[Document]:
                 "loss": rounded(points[-1].loss) if points else None,
                 "heldout": rounded(run_losses.latest_heldout(status, instance)),
                 "samples": sum(point.samples for point in points),
-                "points": [_point(point, trained, ends) for point in _thinned(points)],
+                "points": [_point(point, trained, ends) for point in run_losses.thinned(points, MAX_POINTS)],
             }
         )
     return found
@@ -209,11 +208,6 @@ def _samples_by_round(status: Status) -> dict[int, int]:
     return trained
 
 
-def _thinned(points: Sequence[Point]) -> Sequence[Point]:
-    stride = math.ceil(len(points) / MAX_POINTS)
-    return points if stride <= 1 else [*points[:-1:stride], points[-1]]
-
-
 def _shown_decisions(status: Status) -> Sequence[Decision]:
     """Return all decisions of the family tree, and the newest of the others; newest first."""
     family = [decision for decision in status.decisions if decision.kind in ("fork", "merge")]
@@ -235,7 +229,7 @@ def _throughput(run: ShownRun) -> list[Document]:
         return []
     return [
         {"round": each.round, "tokens_per_second": rounded(each.tokens_per_second), "computing": rounded(each.computing)}
-        for each in _thinned(throughput(run.own, run.credited, sequence_length=run.sequence_length))
+        for each in run_losses.thinned(throughput(run.own, run.credited, sequence_length=run.sequence_length), MAX_POINTS)
     ]
 
 

@@ -1,11 +1,14 @@
 """How far the run is and how fast it goes: rounds, durations, rates, the time left. Pure."""
 
+from bisect import bisect_left
 from collections import Counter
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, takewhile
 from statistics import fmean
 
+from adloco_p2p.core.model.once import once
 from adloco_p2p.views import own_part, table_rows, traffic
-from adloco_p2p.views.records import RoundResult
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.status import Status
 
 MAX_BINS = 12
@@ -35,16 +38,21 @@ def compute_utilisation(status: Status) -> float | None:
     """Return training seconds of the credited rounds over running time, of all devices; work that was lost and done again
     counts once."""
     elapsed = status.elapsed_seconds * _num_devices(status)
-    return sum(map(_device_seconds, status.results.values())) / elapsed if elapsed > 0 and status.results else None
+    return sum(_device_seconds_by_round(status.results).values()) / elapsed if elapsed > 0 and status.results else None
 
 
 def _num_devices(status: Status) -> int:
     return status.device.count(", ") + 1
 
 
-def _device_seconds(result: RoundResult) -> float:
-    """Return training seconds, summed over the devices that shared the instance."""
-    return result.seconds.get("training", 0.0) * max(1, len(result.devices))
+@once
+def _device_seconds_by_round(results: RoundResults) -> Mapping[int, float]:
+    """Return training seconds by round, summed over the instances and over the devices that shared each."""
+    found: dict[int, float] = {}
+    for result in results.values():
+        seconds = result.seconds.get("training", 0.0) * max(1, len(result.devices))
+        found[result.round] = found.get(result.round, 0.0) + seconds
+    return found
 
 
 def round_durations(status: Status) -> list[tuple[int, float]]:
@@ -76,20 +84,23 @@ def duration_histogram(status: Status) -> list[tuple[float, float, int]]:
 
 def utilisation_by_round(status: Status) -> list[tuple[int, float]]:
     """Return (round, part of its time in which this peer's devices computed, in [0, 1]), by round."""
-    num_devices = _num_devices(status)
-    trained: dict[int, float] = {}
-    for result in status.results.values():
-        trained[result.round] = trained.get(result.round, 0.0) + _device_seconds(result)
+    num_devices, trained = _num_devices(status), _device_seconds_by_round(status.results)
     return [(round_, min(1.0, trained[round_] / (num_devices * duration))) for round_, duration in round_durations(status)]
 
 
-def round_ends(status: Status) -> list[tuple[int, float]]:
+def round_ends(status: Status) -> Sequence[tuple[int, float]]:
     """Return (round, running time at the end of its last instance) of the rounds that are over on this peer, by round."""
     is_over = all(row.phase in {"done", "by others"} for row in table_rows.instance_rows(status))
+    ends = _ends(status.results)
+    return ends if is_over else ends[: bisect_left(ends, (status.current_round,))]
+
+
+@once
+def _ends(results: RoundResults) -> Sequence[tuple[int, float]]:
+    """Return (round, running time at the end of its last instance), by round."""
     ends: dict[int, float] = {}
-    for result in status.results.values():
-        if result.round < status.current_round or is_over:
-            ends[result.round] = max(ends.get(result.round, 0.0), result.elapsed_seconds)
+    for result in results.values():
+        ends[result.round] = max(ends.get(result.round, 0.0), result.elapsed_seconds)
     return sorted(ends.items())
 
 
@@ -98,8 +109,8 @@ def _last_rounds(status: Status) -> list[tuple[int, float]]:
     so its first round has no beginning."""
     ends = round_ends(status)
     points = [*([(-1, 0.0)] if ends and ends[0][0] == 0 else []), *ends]
-    num_recent = sum(points[-1][1] - end <= WINDOW_SECONDS for _, end in points)
-    return points[-max(WINDOW_ROUNDS + 1, num_recent) :]
+    recent = takewhile(lambda point: points[-1][1] - point[1] <= WINDOW_SECONDS, reversed(points))
+    return points[-max(WINDOW_ROUNDS + 1, sum(1 for _ in recent)) :]
 
 
 def seconds_per_round(status: Status) -> float | None:
@@ -118,10 +129,18 @@ def tokens_per_second(status: Status) -> float | None:
     if len(points) < 2:
         rates = [activity.tokens_per_second for activity in status.activities.values() if activity.tokens_per_second]
         return rates[-1] if rates else None
-    window = [round_ for round_, _ in points[1:]]
     seconds = points[-1][1] - points[0][1]
-    tokens = sum(result.tokens for result in status.results.values() if result.round in window)
+    by_round = _tokens_by_round(status.results)
+    tokens = sum(by_round[round_] for round_, _ in points[1:])
     return tokens / seconds if seconds > 0 else None
+
+
+@once
+def _tokens_by_round(results: RoundResults) -> Mapping[int, int]:
+    found: dict[int, int] = {}
+    for result in results.values():
+        found[result.round] = found.get(result.round, 0) + result.tokens
+    return found
 
 
 def swarm_tokens_per_second(status: Status) -> float | None:
@@ -194,11 +213,17 @@ def eta_seconds(status: Status) -> float | None:
 
 def device_words(status: Status) -> str:
     """Return this peer's devices and, where there are several, the instances of its last round on each."""
-    trained = [result for result in status.results.values() if result.devices]
+    places = _places(status.results)
+    return f"{status.device} ({'; '.join(places)})" if places and ", " in status.device else status.device
+
+
+@once
+def _places(results: RoundResults) -> Sequence[str]:
+    """Return on which devices the instances of the last round were."""
+    trained = [result for result in results.values() if result.devices]
     newest = max((result.round for result in trained), default=0)
-    places = [
+    return [
         f"instance {result.instance} on {' and '.join(result.devices)}"
         for result in sorted(trained, key=lambda result: result.instance)
         if result.round == newest
     ]
-    return f"{status.device} ({'; '.join(places)})" if places and ", " in status.device else status.device

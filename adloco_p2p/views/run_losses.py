@@ -2,37 +2,51 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
+from adloco_p2p.core.model.once import once
 from adloco_p2p.core.model.telemetry import TaskScores
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.records import RoundResult
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.status import Status
 
 Point = tuple[float, float]
+Each = TypeVar("Each")
 
 
-def training_losses(status: Status) -> list[Point]:
+def training_losses(status: Status) -> Sequence[Point]:
     """Return (round, mean training loss of the instances that this peer trained), by round."""
+    return _training_losses(status.results)
+
+
+@once
+def _training_losses(results: RoundResults) -> Sequence[Point]:
     by_round: dict[int, list[float]] = defaultdict(list)
-    for result in status.results.values():
+    for result in results.values():
         if result.loss is not None and math.isfinite(result.loss):
             by_round[result.round].append(result.loss)
     return [(float(number), sum(losses) / len(losses)) for number, losses in sorted(by_round.items())]
 
 
-def heldout_losses(status: Status) -> list[Point]:
+def heldout_losses(status: Status) -> Sequence[Point]:
     """Return (round, least held-out loss of the instances that this peer evaluated), by round."""
+    return _heldout_losses(status.results)
+
+
+@once
+def _heldout_losses(results: RoundResults) -> Sequence[Point]:
     best: dict[int, float] = {}
-    for result in status.results.values():
+    for result in results.values():
         if result.heldout_loss is not None and math.isfinite(result.heldout_loss):
             best[result.round] = min(result.heldout_loss, best.get(result.round, math.inf))
     return [(float(number), loss) for number, loss in sorted(best.items())]
 
 
 def latest_result(status: Status, instance: int) -> RoundResult | None:
-    results = [result for result in status.results.values() if result.instance == instance]
-    return max(results, key=lambda result: result.round, default=None)
+    return _latest(status.results).get(instance)
 
 
 def final_heldout(status: Status) -> float | None:
@@ -68,8 +82,26 @@ def heldout_by_data(status: Status, instance: int | None = None) -> dict[str, fl
 
 
 def _latest_evaluated(status: Status, instance: int) -> RoundResult | None:
-    measured = [result for result in status.results.values() if result.instance == instance and result.heldout_loss is not None]
-    return max(measured, key=lambda result: result.round, default=None)
+    return _latest_measured(status.results).get(instance)
+
+
+@once
+def _latest(results: RoundResults) -> Mapping[int, RoundResult]:
+    """Return the result of the newest round of each instance."""
+    return {result.instance: result for result in sorted(results.values(), key=lambda result: result.round)}
+
+
+@once
+def _latest_measured(results: RoundResults) -> Mapping[int, RoundResult]:
+    """Return the result of the newest round of each instance that has a held-out loss."""
+    measured = (result for result in results.values() if result.heldout_loss is not None)
+    return {result.instance: result for result in sorted(measured, key=lambda result: result.round)}
+
+
+def thinned(points: Sequence[Each], most: int) -> Sequence[Each]:
+    """Return at most about `most` of the points of a curve: every n-th one, and always the last one."""
+    stride = math.ceil(len(points) / most)
+    return points if stride <= 1 else [*points[:-1:stride], points[-1]]
 
 
 def task_words(claim: TaskScores) -> list[str]:

@@ -12,6 +12,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import own_part, progress, run_losses, table_rows, traffic, units
 from adloco_p2p.views.html_report import Rows, Section, html_page
 from adloco_p2p.views.markdown import escaped
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.status_fold import replay
 
@@ -118,7 +119,7 @@ def _timed(run: Status, own: Status) -> Status:
     for result in own.results.values():
         ends[result.round] = max(ends.get(result.round, 0.0), result.elapsed_seconds)
     seen = {key: replace(result, elapsed_seconds=ends[key[0]]) for key, result in run.results.items() if key[0] in ends}
-    return replace(run, results=seen)
+    return replace(run, results=RoundResults(seen))
 
 
 def save_figures(drawn: "Mapping[str, Figure]", output: Path, formats: Sequence[str]) -> list[Path]:

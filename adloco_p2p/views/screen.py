@@ -39,6 +39,8 @@ MAX_METRIC_LINES = 4
 """The most lines of metrics, on a screen twice as tall."""
 CHART_LINES = (9, 26)
 """The least and the greatest height of the chart of the losses, which takes what nothing else needs."""
+MAX_POINTS = 1000
+"""The most points of a curve in the chart, several for each of its dots; every dot takes time at every refresh."""
 ALONE = {True: "alone; links for others: adloco-peer invite", False: "alone; a signer of the run can invite others"}
 """Words for a peer that is alone, by whether it may invite."""
 HEADLINE = ("adloco_tokens_per_second", "adloco_tokens_total")
@@ -244,8 +246,8 @@ def _losses(status: Status, width: int, free: int) -> list[RenderableType]:
     least, most = CHART_LINES
     if free < least or width <= 3 * LABEL:
         return [_curve([loss for _, loss in trained], width)]
-    series = [Series(name="training loss", color="green", points=trained)]
-    series += [Series(name="held-out loss", color="cyan", points=heldout)] if heldout else []
+    curves = [("training loss", "green", trained), ("held-out loss", "cyan", heldout)]
+    series = [Series(name=name, color=color, points=run_losses.thinned(points, MAX_POINTS)) for name, color, points in curves]
     return [title("Loss by round"), Chart(series, width, min(free, most) - 1)]
 
 

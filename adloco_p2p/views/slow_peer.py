@@ -1,13 +1,12 @@
 """Finds the peer whose uplink the rounds wait for, by the speeds in the agreed plan. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.core.model.telemetry import Plan
 from adloco_p2p.core.planning.link_periods import TRIAL_ROUNDS, is_benched_by
 from adloco_p2p.views import units
-from adloco_p2p.views.records import RoundResult
 
 LEAST_SECONDS = 2.0
 """The shortest wait that is reported."""
@@ -17,19 +16,15 @@ COARSE: Literal["int8"] = "int8"
 """The codec that the remedy names."""
 
 
-def slow_peer(plan: Plan, results: Iterable[RoundResult], *, codec: str, me: str) -> str:
+def slow_peer(plan: Plan, sent: Mapping[int, int], *, codec: str, me: str) -> str:
     """Describe the peer for which the rounds wait, how long, why, and a remedy; or the peers that are in few averages, so that
     rounds need not wait for them. Empty where neither applies.
 
-    A peer sends about as much for an instance as this peer did in its newest round of it with others. The wait is the time that
-    the slowest uplink takes longer than the second slowest.
+    `sent`: the bytes that this peer sent for each instance in its newest round of it with others. Another peer sends about as
+    much. The wait is the time that the slowest uplink takes longer than the second slowest.
     """
     if words := _left_out(plan, me):
         return words
-    sent: dict[int, int] = {}
-    for result in sorted(results, key=lambda result: result.round):
-        if len(result.hosts) > 1 and result.bytes_sent:
-            sent[result.instance] = result.bytes_sent
     seconds = sorted(_seconds(plan, sent).items(), key=lambda item: (-item[1], item[0]))
     if len(seconds) < 2:
         return ""

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.views.records import Activity, Decision, Incident, Life, RoundResult
+from adloco_p2p.views.records import Activity, Decision, Incident, Life
+from adloco_p2p.views.round_results import RoundResults
 
 MAX_PLANS = 4
 """The most plans that are kept: the current one, and those decided ahead of it."""
@@ -65,8 +66,10 @@ class Status:
     plans: tuple[telemetry.Plan, ...] = ()
     """Plans by round, at most MAX_PLANS."""
     activities: Mapping[int, Activity] = field(default_factory=dict)
-    results: Mapping[tuple[int, int], RoundResult] = field(default_factory=dict)
+    results: RoundResults = field(default_factory=RoundResults)
     """Results by round and instance."""
+    averaging_bytes: Mapping[int, int] = field(default_factory=dict)
+    """Bytes that this peer sent for each instance in its newest round of it with others."""
     lives: Mapping[int, Life] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     incidents: tuple[Incident, ...] = ()

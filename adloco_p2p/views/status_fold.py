@@ -16,6 +16,7 @@ from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped, shared
 from adloco_p2p.views import units
 from adloco_p2p.views.own_part import upgrade_words
 from adloco_p2p.views.records import Activity, Decision, Incident, Life, RoundResult
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.slow_peer import slow_peer
 from adloco_p2p.views.status import (
     MAX_INCIDENTS,
@@ -112,7 +113,7 @@ def _plan(plan: telemetry.Plan, status: Status) -> Status:
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
     proving = None if plan.seat(status.peer) is not None else status.proving
     status = _seated(_ordered(replace(status, plans=newest, proving=proving), newest[-1]))
-    words = slow_peer(plan, status.results.values(), codec=status.codec, me=status.peer)
+    words = slow_peer(plan, status.averaging_bytes, codec=status.codec, me=status.peer)
     return _warning(telemetry.Warning(key=SLOW_PEER, message=words, active=bool(words)), status)
 
 
@@ -161,10 +162,8 @@ def _switches(before: telemetry.Plan, plan: telemetry.Plan) -> list[Decision]:
 def _decided(status: Status, decision: Decision) -> Status:
     """Append a decision, or replace the same one of an earlier session."""
 
-    def key(known: Decision) -> tuple[int, str, tuple[int, ...]]:
-        return known.round, known.kind, known.sources
-
-    kept = tuple(known for known in status.decisions if key(known) != key(decision))
+    about = decision.kind, decision.sources
+    kept = [known for known in status.decisions if known.round != decision.round or (known.kind, known.sources) != about]
     return replace(status, decisions=(*kept, decision))
 
 
@@ -199,13 +198,15 @@ def _round(event: telemetry.Round, status: Status) -> Status:
     result = RoundResult(**shared(event, RoundResult), elapsed_seconds=status.elapsed_seconds)
     result = _with_heldout(result, status.evaluated.get((result.round, result.instance)))
     status = _lived(status, result.instance, result.round, result.round + 1)
-    place = result.round, result.instance
-    # In order of arrival. A round is rarely done again, and to filter all others for each takes minutes in a long run.
-    others = status.results
-    if place in others:
-        others = {key: known for key, known in others.items() if key != place}
-    results = {**others, place: result}
-    return replace(status, results=results, active_round=max(status.active_round or 0, result.round))
+    averaging_bytes = status.averaging_bytes
+    if len(result.hosts) > 1 and result.bytes_sent:
+        averaging_bytes = {**averaging_bytes, result.instance: result.bytes_sent}
+    return replace(
+        status,
+        results=status.results.adding(result),
+        averaging_bytes=averaging_bytes,
+        active_round=max(status.active_round or 0, result.round),
+    )
 
 
 @fold.register
@@ -217,7 +218,7 @@ def _held_out(event: telemetry.HeldOut, status: Status) -> Status:
     if known is None:
         waiting = {place: claim for place, claim in status.evaluated.items() if place[0] >= status.current_round}
         return replace(status, evaluated={**waiting, key: event})
-    return replace(status, results={**status.results, key: _with_heldout(known, event)})
+    return replace(status, results=status.results.replacing(_with_heldout(known, event)))
 
 
 def _with_heldout(result: RoundResult, claim: telemetry.HeldOut | None) -> RoundResult:
@@ -294,7 +295,7 @@ def _rewound(status: Status, boundary: int) -> Status:
         active_round=boundary,
         plans=tuple(plan for plan in status.plans if plan.round < boundary),
         activities={},
-        results={place: result for place, result in status.results.items() if place[0] < boundary},
+        results=RoundResults({place: result for place, result in status.results.items() if place[0] < boundary}),
         evaluated={place: claim for place, claim in status.evaluated.items() if place[0] < boundary},
         lives={instance: life for instance, life in lives.items() if life.start < boundary},
         decisions=tuple(decision for decision in status.decisions if decision.round < boundary),

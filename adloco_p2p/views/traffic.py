@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, replace
 
+from adloco_p2p.core.model.once import once
 from adloco_p2p.core.model.telemetry import Bandwidth
 from adloco_p2p.views import units
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.status import Status
 
 
@@ -20,22 +22,31 @@ class Totals:
 
 
 def totals(status: Status) -> Totals:
-    results = status.results.values()
     traffic = traffic_by_kind(status).values()
-    return Totals(
-        samples=sum(result.samples for result in results),
-        tokens=sum(result.tokens for result in results),
+    return replace(
+        _of_averages(status.results),
         bytes_sent=sum(sent for sent, _ in traffic),
         bytes_received=sum(received for _, received in traffic),
-        training_seconds=sum(result.seconds.get("training", 0.0) for result in results),
+    )
+
+
+@once
+def _of_averages(results: RoundResults) -> Totals:
+    """Return the totals with the bytes of committed averages alone."""
+    every = results.values()
+    return Totals(
+        samples=sum(result.samples for result in every),
+        tokens=sum(result.tokens for result in every),
+        bytes_sent=sum(result.bytes_sent for result in every),
+        bytes_received=sum(result.bytes_received for result in every),
+        training_seconds=sum(result.seconds.get("training", 0.0) for result in every),
     )
 
 
 def traffic_by_kind(status: Status) -> dict[str, tuple[int, int]]:
     """Return bytes sent and received by kind; where nothing was counted, those of this peer's committed averages."""
-    results = status.results.values()
-    averaging = sum(result.bytes_sent for result in results), sum(result.bytes_received for result in results)
-    return dict(status.traffic) or {"averaging": averaging}
+    averages = _of_averages(status.results)
+    return dict(status.traffic) or {"averaging": (averages.bytes_sent, averages.bytes_received)}
 
 
 def bytes_per_token(status: Status) -> float | None:

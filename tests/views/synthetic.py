@@ -63,7 +63,7 @@ def live(round_: int) -> tuple[int, ...]:
 
 def batch(round_: int, instance: int) -> tuple[int, int, str, int, str]:
     """Requested batch, effective batch, mode, accumulation steps, reason."""
-    requested = min(1024, round(4 * 1.25**round_ * (1 + 0.07 * instance)))
+    requested = min(1024, round(4 * 1.25 ** min(round_, 100) * (1 + 0.07 * instance)))
     if requested <= LIMIT:
         return requested, requested, "single", 1, f"norm test over 5 rounds asks {requested}, it fits one pass"
     if requested <= 2 * LIMIT:

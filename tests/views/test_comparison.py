@@ -9,6 +9,7 @@ import pytest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.views.comparison import ComparedRun, bands, draw_comparison
 from adloco_p2p.views.page import side_by_side
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.status import Status
 from tests.views.synthetic import START, Made, events, replay
 
@@ -100,7 +101,7 @@ def test_two_peers_of_one_run_are_no_two_seeds(tmp_path: Path) -> None:
 
 def test_a_run_without_a_loss_is_named(tmp_path: Path) -> None:
     silent = run_of("quiet", 4.0)
-    silent = replace(silent, of_all=replace(silent.of_all, results={}))
+    silent = replace(silent, of_all=replace(silent.of_all, results=RoundResults()))
     with pytest.raises(ConfigError, match=r"quiet \(seed 0\) has no held-out loss") as refused:
         draw_comparison([run_of("a", 4.0), silent], tmp_path / "report", formats=("png",))
     assert refused.value.code == "E212" and not (tmp_path / "report").exists()

@@ -7,6 +7,7 @@ import pytest
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.views.health import MAX_ROUNDS_BEHIND, readiness
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.status import Status
 from tests.views.synthetic import THIS, events, replay
 
@@ -39,7 +40,7 @@ def test_a_peer_on_the_bench_is_ready_and_shows_why_it_waits() -> None:
     status = replay(events(3))
     seat = telemetry.RosterLine(peer=PeerId(THIS), samples_per_second=0.0, last_report=None, waits_from=0)
     plans = tuple(replace(plan, roster=(seat,), instances=()) for plan in status.plans)
-    waiting = replace(status, state="running", results={}, finish=None, plans=plans)
+    waiting = replace(status, state="running", results=RoundResults(), finish=None, plans=plans)
     words = "on the bench since round 0: 0 samples per step feed 0 hosts, 0 peers waited longer"
     assert readiness(waiting) == (True, words)
 
@@ -48,6 +49,6 @@ def test_a_keeper_is_ready_without_training() -> None:
     seat = telemetry.RosterLine(peer=PeerId(THIS), samples_per_second=0.0, last_report=None, is_keeper=True)
     status = replay(events(3))
     plans = tuple(replace(plan, roster=(seat,)) for plan in status.plans)
-    keeping = replace(status, state="running", results={}, plans=plans)
+    keeping = replace(status, state="running", results=RoundResults(), plans=plans)
     assert readiness(keeping)[0]
     assert not readiness(replace(keeping, plans=tuple(replace(plan, roster=()) for plan in plans)))[0]

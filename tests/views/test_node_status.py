@@ -11,6 +11,7 @@ from google.protobuf import json_format
 from adloco_p2p.v1 import control_pb2
 from adloco_p2p.views import units
 from adloco_p2p.views.node_status import lines, summary, traffic_words
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.status import Status
 from tests.views.golden import status_at
 from tests.views.synthetic import OTHERS, THIS, apply, events, replay
@@ -50,7 +51,7 @@ def test_the_status_of_a_run_that_diverges_can_be_asked_for(loss: float) -> None
     busy = replace(
         busy,
         activities={instance: replace(known, loss=loss) for instance, known in busy.activities.items()},
-        results={place: replace(known, loss=loss, heldout_loss=loss) for place, known in busy.results.items()},
+        results=RoundResults({place: replace(known, loss=loss, heldout_loss=loss) for place, known in busy.results.items()}),
     )
     fields = summary(busy)
     assert {row[name] for row in fields["instances"] for name in ("loss", "heldout_loss")} == {None}

@@ -19,6 +19,7 @@ from adloco_p2p.views import node_status, own_part, progress
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document
 from adloco_p2p.views.plain import PlainView
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.status import ORDERS, Status
 from adloco_p2p.views.status_fold import apply
 from tests.core.core_values import peer
@@ -93,9 +94,9 @@ def test_a_paused_run_is_shown_as_paused_with_the_signers_reason_and_no_time_lef
     ruling = {"event": "ruled", "time": START, "round": newest["round"], "action": "pause", "subject": "", "by": AUTHOR}
     status = replay([*ended, {**ruling, "reason": "new text tonight"}, paused])
     assert progress.phase(status) == "paused by a signer" and progress.eta_seconds(status) is None
-    assert own_part.paused_by_signer(replace(status, results={})) == "", "its last round is still under way"
+    assert own_part.paused_by_signer(replace(status, results=RoundResults())) == "", "its last round is still under way"
     seats = tuple(seat for seat in status.plans[-1].roster if seat.peer != THIS)
-    newcomer = replace(status, results={}, plans=(replace(status.plans[-1], roster=seats, instances=()),))
+    newcomer = replace(status, results=RoundResults(), plans=(replace(status.plans[-1], roster=seats, instances=()),))
     assert progress.phase(newcomer) == "paused by a signer; nobody is let in until the run goes on"
     words = f"a signer pauses the run before round {newest['round'] + 1}; reason of the pause: new text tonight"
     assert status.warnings[ORDERS] == words

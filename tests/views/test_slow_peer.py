@@ -75,7 +75,7 @@ def test_a_slow_link_that_holds_nobody_up_is_reported_as_such() -> None:
     hosts = tuple(replace(share, averages_every=4) if share.peer == THIS else share for share in first.hosts)
     reason = f"{OTHERS[2]} is benched, and tried every 32 rounds; batch of 8"
     told = replace(plan, instances=(replace(first, hosts=hosts), *rest), reason=reason)
-    assert slow_peer(told, status.results.values(), codec="float32", me=THIS) == (
+    assert slow_peer(told, status.averaging_bytes, codec="float32", me=THIS) == (
         "this peer is in one of 4 averages: 72 Mbit/s up would hold the others up; "
         f"{OTHERS[2]} waits on the bench: 16 Mbit/s up would hold the others up"
     )

@@ -22,6 +22,7 @@ from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.views import figures
 from adloco_p2p.views.markdown import code, escaped
 from adloco_p2p.views.plain import line
+from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.run_report import (
     CAPTIONS,
     FORMATS,
@@ -172,7 +173,7 @@ def test_the_key_of_the_batches_has_the_modes_that_occur() -> None:
     def key(modes: Iterable[str]) -> set[str]:
         status = replay(events())
         made = zip(status.results.items(), itertools.cycle(modes), strict=False)
-        changed = replace(status, results={place: replace(result, mode=mode) for (place, result), mode in made})
+        changed = replace(status, results=RoundResults({place: replace(result, mode=mode) for (place, result), mode in made}))
         return {text.get_text() for text in figures.batches(changed).texts} & {"single", "capped", "accumulate"}
 
     assert key(["single"]) == set()
@@ -251,7 +252,7 @@ def test_the_losses_of_all_peers_are_those_of_the_ledger() -> None:
         key: replace(result, elapsed_seconds=0.0, samples=4 * result.samples)
         for key, result in replay(events(9)).results.items()
     }
-    swarm = replace(replay(events(9)), peer="", results=results, unigram_entropy=None)
+    swarm = replace(replay(events(9)), peer="", results=RoundResults(results), unigram_entropy=None)
     alone, together = _figures(own, None), _figures(own, swarm)
     ((label, most),) = drawn_losses(together["loss_by_samples.png"]).items()
     ((own_label, fewer),) = drawn_losses(alone["loss_by_samples.png"]).items()

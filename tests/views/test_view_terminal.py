@@ -8,16 +8,20 @@ import sys
 import termios
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
 
 from adloco_p2p.views import keyboard, table_rows, traffic, units
+from adloco_p2p.views.chart import Series
 from adloco_p2p.views.keyboard import Keyboard
 from adloco_p2p.views.members import MemberRow, member_row
+from adloco_p2p.views.node_status import summary
 from adloco_p2p.views.pages import help_page
 from adloco_p2p.views.records import Incident
-from adloco_p2p.views.screen import Around, render
+from adloco_p2p.views.round_results import RoundResults
+from adloco_p2p.views.screen import MAX_POINTS, Around, render
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.terminal import TerminalView
 from tests.e2e.terminal import HOME, opened
@@ -234,7 +238,7 @@ def test_averaging_shows_the_seconds_so_far_of_those_of_the_last_round() -> None
     in_time = replay([*made[: at + 1], {**later, "time": made[at]["time"] + last}])
     assert f"{last:.0f}/{last:.0f} s" in screen(in_time, 80, 24)
     quick = replace(status.results[8, row.instance], seconds={"averaging": 0.2})
-    short = replace(status, results={**status.results, (8, row.instance): quick})
+    short = replace(status, results=status.results.replacing(quick))
     assert "3 s, usual 1 " in screen(short, 80, 24), "no average takes 0 s"
     assert all(row.averaging is None for row in table_rows.instance_rows(status_at(*BUSY)))
 
@@ -366,3 +370,32 @@ def test_help_that_is_cut_says_so() -> None:
 
     assert "a taller window shows more" in shown(19) and "last report" not in shown(19)
     assert "last report" in shown(40) and "taller" not in shown(40)
+
+
+def test_a_screen_that_is_drawn_again_reads_no_result_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is drawn three times per second: after 10,000 rounds, going through all of them took more than the whole core."""
+    status = status_at(*BUSY)
+    drawn, fields = screen(status, 120, 40), summary(status)
+
+    def read(results: RoundResults) -> NoReturn:
+        raise AssertionError(f"all {len(results)} results were read again")
+
+    for name in ("__iter__", "items", "values"):
+        monkeypatch.setattr(RoundResults, name, read)
+    assert screen(status, 120, 40) == drawn and summary(status) == fields
+
+
+def test_a_chart_of_a_long_run_has_a_limited_number_of_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = replay(events())
+    (first, *_) = status.results.values()
+    results = {(round_, 0): replace(first, round=round_) for round_ in range(3 * MAX_POINTS)}
+    drawn: list[Series] = []
+
+    def series(**about: Any) -> Series:
+        drawn.append(Series(**about))
+        return drawn[-1]
+
+    monkeypatch.setattr("adloco_p2p.views.screen.Series", series)
+    screen(replace(status, results=RoundResults(results)), 120, 60)
+    points = drawn[0].points
+    assert len(points) == MAX_POINTS + 1 and points[-1][0] == 3 * MAX_POINTS - 1

@@ -26,7 +26,8 @@ def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
             length = position[record.value.parent]
             for cut in entries[length:]:
                 position.pop(cut.value.plan, None)
-            entries = [*entries[:length], record]
+            del entries[length:]
+            entries.append(record)
             position[record.value.plan] = length + 1
     return entries
 

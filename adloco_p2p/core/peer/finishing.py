@@ -166,7 +166,11 @@ class Finishing:
         return self._agreement.may_be_apart(is_alone=roster_of(self._book.newest) == (self._state.me,))
 
     def _save_final(self, plan: RoundPlan, now: float, *, is_finished: bool = True) -> list[Effect]:
-        saves = [self._checkpoints.save(instance, plan.round) for instance in self._book.mine(plan)]
+        mine = self._book.mine(plan)
+        for instance, item in self._state.instances.items():
+            if instance not in mine:
+                item.saved.discard(plan.round)  # merged away by this plan, and saved before that
+        saves = [self._checkpoints.save(instance, plan.round) for instance in mine]
         return [*saves, *self._checkpoints.complete(plan.round, now, is_finished=is_finished)]
 
     # --- waiting for the others --------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 them."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
@@ -53,6 +53,15 @@ class FinalState:
     """`is_of_most` is False, and a planned host signed two claims, of which other hosts may have counted the other one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reported:
+    """What a member's report on a round says about the states of others."""
+
+    is_leaving: bool
+    states: Mapping[InstanceId, Digest]
+    """The states that it has after the round, by instance."""
+
+
 class PlanBook:
     """The plans by round, and the states that were reported under them."""
 
@@ -60,10 +69,8 @@ class PlanBook:
         self.me = me
         self.plans: dict[int, RoundPlan] = {}
         self.digests: dict[int, Digest] = {}
-        self._states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
-        """State after the round as each peer reported it, by (round, instance)."""
-        self._reporters: dict[int, dict[PeerId, bool]] = {}
-        """Peers that reported a round, and whether they announced that they leave, by round."""
+        self._reports: dict[tuple[int, Digest], dict[PeerId, _Reported]] = {}
+        """The newest report of each peer, by round and plan of that round, because members of another history report, too."""
         self.final: FinalState | None = None
         """The final state of the run, if this peer ended the run with another one."""
         self._mine: dict[int, list[InstanceId]] = {}
@@ -102,18 +109,21 @@ class PlanBook:
         return item.state_digest if item is not None else self._ended.get((number, instance))
 
     def note_states(self, report: Report) -> None:
-        self._reporters.setdefault(report.round, {})[report.peer] = report.capacity.is_leaving
-        for item in report.instances:
-            self._states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
+        """Note which states a member has. A report on the plan of another history counts only once that history does."""
+        states = {item.instance: item.state_digest for item in report.instances}
+        reported = _Reported(is_leaving=report.capacity.is_leaving, states=states)
+        self._reports.setdefault((report.round, report.plan), {})[report.peer] = reported
 
     def forget(self, *, before: int) -> None:
         """Forget rounds before this one. The last plans are kept in any case, because a peer that is behind needs them."""
         self._keep(range(min(before, max(self.plans) - PLANS_KEPT), LARGEST_COUNT), reports=range(before, LARGEST_COUNT))
 
     def cut(self, *, at: int) -> None:
-        """Forget everything from this round on, because another history counts."""
+        """Forget everything from this round on, because another history counts, but for what is reported of its plans."""
         self.final = None
-        self._keep(range(at), reports=range(at))
+        lost = {key for key in self.digests.items() if key[0] >= at}
+        self._reports = {key: reported for key, reported in self._reports.items() if key not in lost}
+        self._keep(range(at), reports=range(LARGEST_COUNT))
 
     def _keep(self, plans: range, *, reports: range) -> None:
         """Keep the plans of some rounds, and the reports of some, and forget the others."""
@@ -121,8 +131,17 @@ class PlanBook:
         self.digests = {number: digest for number, digest in self.digests.items() if number in plans}
         self._mine = {number: hosted for number, hosted in self._mine.items() if number in plans}
         self._ended = {key: state for key, state in self._ended.items() if key[0] in plans}
-        self._states = {key: states for key, states in self._states.items() if key[0] in reports}
-        self._reporters = {number: peers for number, peers in self._reporters.items() if number in reports}
+        self._reports = {key: reported for key, reported in self._reports.items() if key[0] in reports}
+
+    def _reported(self, number: int) -> Mapping[PeerId, "_Reported"]:
+        """Return the reports on the round by the plan that counts here."""
+        digest = self.digests.get(number)
+        return self._reports.get((number, digest), {}) if digest is not None else {}
+
+    def _states(self, instance: InstanceId, number: int) -> Mapping[PeerId, Digest]:
+        """Return the state after the round as each peer reported it."""
+        found = ((peer, reported.states.get(instance)) for peer, reported in self._reported(number).items())
+        return {peer: state for peer, state in found if state is not None}
 
     # --- what a plan means for this peer -----------------------------------------------------------------------------
 
@@ -179,9 +198,9 @@ class PlanBook:
         joined again since is excluded."""
         announced = {seat.peer: seat.capacity.is_leaving for seat in self.newest.roster}
         joined = {seat.peer: seat.joined_round for seat in self.newest.roster}
-        for number, reporters in sorted(self._reporters.items()):
-            if number > self.newest.round - REPORT_LAG:
-                announced |= {peer: ends for peer, ends in reporters.items() if joined.get(peer, LARGEST_COUNT) <= number}
+        for number in range(self.newest.round - REPORT_LAG + 1, self.newest.round + 1):
+            reports = self._reported(number).items()
+            announced |= {peer: one.is_leaving for peer, one in reports if joined.get(peer, LARGEST_COUNT) <= number}
         return {peer for peer, ends in announced.items() if ends}
 
     def is_held(
@@ -208,19 +227,18 @@ class PlanBook:
         plan = self.plans.get(number)
         keepers = keepers_of(plan) if plan is not None else frozenset()
         heirs = [peer for peer in self.heirs(instance, number, gone) if peer not in keepers]
-        known = (states for (round, of), states in self._states.items() if of == instance and round < after)
-        had = {peer for states in known for peer in states}
+        had = {peer for round in self.digests if round < after for peer in self._states(instance, round)}
         makers = had.intersection(self.planned(instance, after))
         if is_going and after + REPORT_LAG not in self.plans:
             makers = {peer for peer in makers if peer < self.me}
-        have = {*served, *self._states.get((after, instance), {}), *makers}
+        have = {*served, *self._states(instance, after), *makers}
         return is_majority(len(have.intersection(heirs)), len(heirs))
 
     def is_kept(self, instance: InstanceId, number: int, gone: Collection[PeerId], *, served: Collection[PeerId] = ()) -> bool:
         """Return whether more than half of the other living keepers reported the same state after this round as this peer, or
         are among the `served`. A state of an earlier round does not count, because it is not what would be lost with this
         peer."""
-        plan, states = self.plans.get(number), self._states.get((number, instance), {})
+        plan, states = self.plans.get(number), self._states(instance, number)
         keepers = [peer for peer in (keepers_of(plan) if plan is not None else ()) if peer != self.me and peer not in gone]
         own = states.get(self.me)
         have = [peer for peer in keepers if peer in served or (own is not None and states.get(peer) == own)]
@@ -253,7 +271,7 @@ class PlanBook:
         Hosts that surely had the agreed state before the round count before all others. A host that had another state, because
         it was cut off, may have reported before it learned of the agreed state and took it: then no peer has what it reported.
         """
-        plan, states = self.plans.get(number), self._states.get((number, instance), {})
+        plan, states = self.plans.get(number), self._states(instance, number)
         planned = self.planned(instance, number)
         planned = tuple(peer for peer in planned if peer not in gone) or planned
         is_unreported = not any(peer in states for peer in planned)
@@ -277,7 +295,7 @@ class PlanBook:
     def is_of_majority(self, instance: InstanceId, number: int, state: Digest) -> bool:
         """Return whether more than half of the planned hosts, dead or alive, reported this state after the round. Fewer prove
         nothing, whatever they claim about it: otherwise one liar could end doubts against the reports of most."""
-        planned, states = self.planned(instance, number), self._states.get((number, instance), {})
+        planned, states = self.planned(instance, number), self._states(instance, number)
         return is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
 
     @staticmethod
@@ -292,7 +310,7 @@ class PlanBook:
         named = self.named(instance, number + 1)
         if named is None or peer not in self.planned(instance, number - 1):
             return True
-        return self._states.get((number - 1, instance), {}).get(peer) == named
+        return self._states(instance, number - 1).get(peer) == named
 
     def _have_none(self, planned: Collection[PeerId], instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
         """Return whether each of these peers is gone or goes without."""
@@ -310,7 +328,7 @@ class PlanBook:
         if self.final is not None:
             donors = tuple(peer for peer in self.final.holders if peer not in gone)
             return Outlook(digest=self.final.digest, donors=donors, may_come=False, is_agreed=self.final.is_agreed)
-        states = self._states.get((boundary - 1, instance), {})
+        states = self._states(instance, boundary - 1)
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
         is_agreed = digest is not None and self.is_of_majority(instance, boundary - 1, digest)
         present, named = self._plan_of(instance, boundary), self.named(instance, boundary + 1)
@@ -334,14 +352,14 @@ class PlanBook:
         before = self._hosts_of(instance, number - 1)
         return self._may_report(others, instance, number, gone) and (
             not before
-            or any(peer in self._states.get((number, instance), {}) for peer in others)
+            or any(peer in self._states(instance, number) for peer in others)
             or self._may_report(before, instance, number - 1, gone)
         )
 
     def _may_report(self, hosts: Collection[PeerId], instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
         """Return whether one of these peers, alive and with a seat, reported the state after this round, or may still report
         it."""
-        states = self._states.get((number, instance), {})
+        states = self._states(instance, number)
         return any(
             self._are_seated([peer], gone) and (peer in states or not self._goes_without(peer, instance, number))
             for peer in hosts
@@ -351,10 +369,10 @@ class PlanBook:
         """Return whether the peer reported a round, not before `since`, in which it was to train the instance and had no state
         of it."""
         return any(
-            peer in reporters
+            peer in (reports := self._reported(number))
             and peer in self._hosts_of(instance, number)
-            and peer not in self._states.get((number, instance), {})
-            for number, reporters in self._reporters.items()
+            and instance not in reports[peer].states
+            for number in self.digests
             if number >= since
         )
 

@@ -26,7 +26,7 @@ from adloco_p2p.swarm.transfer.chunk_protocol import (
 from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transport.endpoint import Endpoint
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost
-from adloco_p2p.swarm.transport.held import decode_held
+from adloco_p2p.swarm.transport.held import decode_held, num_held_bytes
 
 MAX_DONORS = 8
 """Donors that are asked at the same time; further ones wait until one of these is busy or dropped."""
@@ -274,7 +274,9 @@ async def _introduce(stream: FramedStream, download: Download) -> bytes:
     answer, reason = decode_reply(await stream.receive(FrameKind.HELLO_REPLY))
     if answer != Answer.GO:
         raise (_Busy if answer == Answer.BUSY else NothingNow)(reason)
-    return await stream.receive(FrameKind.TABLE)
+    index = await stream.receive(FrameKind.TABLE)
+    stream.max_control_bytes = max(CONTROL_BYTES, num_held_bytes(download.max_chunks))  # unread frames stay in memory
+    return index
 
 
 async def next_chunk(stream: FramedStream, sink: ChunkSink, silence_seconds: float) -> tuple[int, bytearray]:

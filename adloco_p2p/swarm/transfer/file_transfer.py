@@ -182,28 +182,39 @@ class _Room:
         self._kind, self._path, self._say = kind, path, say
         self.chunks: list[memoryview] = []
         self.too_large = ""
+        self.unwritable = ""
+        """The system's reason why the file cannot be written."""
 
     def make(self, index: ChunkIndex) -> Sequence[memoryview]:
-        """Raises RemoteProtocolError for another kind of blob, and for one that is too large for this disk."""
+        """Raises RemoteProtocolError for another kind of blob, and for one that this disk does not take."""
         if index.head != self._kind.head or not 2 <= len(index.chunks) <= MAX_CHUNKS:
             raise RemoteProtocolError(f"offers something else than the files of a {self._kind.noun}")
-        held = self._path.stat().st_size if self._path.exists() else 0
-        room = int(DISK_FRACTION * (shutil.disk_usage(self._path.parent).free + held))
-        if index.num_bytes > room:
-            self.too_large = f"{index.num_bytes:,} bytes, more than the {room:,} that half of the free disk is"
-            raise RemoteProtocolError(self.too_large)
-        with self._path.open("r+b" if held else "w+b") as file:
-            file.truncate(index.num_bytes)
-            if not _reserved(file.fileno(), index.num_bytes):
-                file.truncate(held)  # or what was reserved so far would keep the disk full
-                self.too_large = f"{index.num_bytes:,} bytes, for which the disk has no room"
-                raise RemoteProtocolError(self.too_large)
-            whole, start = memoryview(mmap.mmap(file.fileno(), index.num_bytes)), 0
+        try:
+            whole, start = self._mapped(index.num_bytes), 0
+        except OSError as error:
+            self.unwritable = str(error)
+            raise RemoteProtocolError(self.unwritable) from error
         for num_bytes, _ in index.chunks:
             self.chunks.append(whole[start : start + num_bytes])
             start += num_bytes
         self._say(f"the {self._kind.noun} comes from other peers: {index.num_bytes:,} bytes")
         return self.chunks
+
+    def _mapped(self, num_bytes: int) -> memoryview:
+        """Return so many bytes of the file, which are its own from now on. Raises OSError, and RemoteProtocolError where there
+        is no room."""
+        held = self._path.stat().st_size if self._path.exists() else 0
+        room = int(DISK_FRACTION * (shutil.disk_usage(self._path.parent).free + held))
+        if num_bytes > room:
+            self.too_large = f"{num_bytes:,} bytes, more than the {room:,} that half of the free disk is"
+            raise RemoteProtocolError(self.too_large)
+        with self._path.open("r+b" if held else "w+b") as file:
+            file.truncate(num_bytes)
+            if not _reserved(file.fileno(), num_bytes):
+                file.truncate(held)  # or what was reserved so far would keep the disk full
+                self.too_large = f"{num_bytes:,} bytes, for which the disk has no room"
+                raise RemoteProtocolError(self.too_large)
+            return memoryview(mmap.mmap(file.fileno(), num_bytes))
 
 
 def _reserved(descriptor: int, num_bytes: int) -> bool:
@@ -234,18 +245,22 @@ def _listed(kind: FileKind, chunks: Sequence[memoryview]) -> list[tuple[str, int
 
 
 def _unpack(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> None:
-    """Write the files; the directory appears when all are there. Raises ConfigError where the disk does not take them, and
-    RemoteProtocolError where the chunks are not those of files of this kind."""
-    try:
-        _write(kind, chunks, directory)
-    except OSError as error:
-        raise ConfigError(f"{directory}: the {kind.noun} of the run cannot be written: {error}", code=kind.too_large) from error
-
-
-def _write(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> None:
+    """Write the files; the directory appears when all are there, and otherwise none of them stays on the disk. Raises
+    ConfigError where the disk does not take them, and RemoteProtocolError where the chunks are not those of files of this
+    kind."""
     aside = directory.with_name(f"{directory.name}.new")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
+    try:
+        aside.mkdir()
+        _write(kind, chunks, aside)
+        aside.rename(directory)
+    except OSError as error:
+        raise ConfigError(f"{directory}: the {kind.noun} of the run cannot be written: {error}", code=kind.too_large) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write(kind: FileKind, chunks: Sequence[memoryview], aside: Path) -> None:
     content = iter(chunks[1:])
     for name, size in _listed(kind, chunks):
         with (aside / name).open("wb") as file:
@@ -255,7 +270,6 @@ def _write(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> Non
             raise RemoteProtocolError(f"{name}: chunks that do not end with the file")
         if kind is not MODEL and (problem := text_problem(kind, aside / name)):
             raise RemoteProtocolError(f"{name} {problem}")
-    aside.rename(directory)
 
 
 async def fetch_files(
@@ -272,6 +286,8 @@ async def fetch_files(
     problems = await ChunkFetcher(endpoint, PROTOCOL).fetch(download, donors, timeout_seconds=FETCH_SECONDS)
     if room.too_large:
         raise ConfigError(f"the {kind.noun} of the run takes {room.too_large}; free some of it", code=kind.too_large)
+    if room.unwritable:
+        raise ConfigError(f"{part}: the {kind.noun} of the run cannot be written: {room.unwritable}", code=kind.too_large)
     if not download.is_complete:
         lines = [f"  {donor}: {why}" for donor, why in problems.items()] or ["  no peer is known"]
         raise StateTransferFailed("\n".join((f"the {kind.noun} did not come from any peer:", *lines)))

@@ -21,7 +21,7 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.messages import FinalClaim, RunComplete
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, SETTLED_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.finishing import NOT_THE_MODEL, voters_of
 from adloco_p2p.core.peer.peer import Peer
@@ -303,6 +303,16 @@ def test_a_peer_that_is_stopped_while_it_waits_is_finished_only_with_the_model_o
     assert any(isinstance(effect, SaveCheckpoint) for effect in effects) is not is_doubtful
     effects = peer.handle(Commanded(command=command, reason="the user"), 2.0)  # type: ignore[arg-type]
     assert [effect.is_finished for effect in effects if isinstance(effect, Stop)] == [not is_doubtful]
+
+
+def test_the_model_of_the_run_is_saved_without_the_instances_that_the_last_plan_merged_away() -> None:
+    """One of them was saved at the end of its last round, while the state of the target was still on its way, so that no
+    checkpoint had all of them. `export` would write the first of those that the last one holds."""
+    peer = _at_the_end(is_doubtful=False)
+    peer._state.instance(InstanceId(INSTANCE + 1)).saved |= {1, 2}
+    effects = peer.handle(Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE), 1.0)
+    (saved,) = [effect.durable for effect in effects if isinstance(effect, SaveCheckpoint)]
+    assert saved.is_finished and saved.round == 2 and saved.held == (INSTANCE,)
 
 
 @pytest.mark.parametrize(("others", "is_finished"), [((PEER1,), True), ((), False)])

@@ -17,6 +17,7 @@ from adloco_p2p.core.peer.hosted_instance import Fetch
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
+from tests.core.peer.noting import note
 from tests.core.peer.story import CAPACITY, PEER0, PEER1, rules
 
 PEER2 = PeerId("peer2")
@@ -108,7 +109,7 @@ def test_donors_that_refuse_are_asked_less_and_less_often() -> None:
     state = state_at(3)
     state.instance(INSTANCE).boundary = None
     for peer in (PEER0, PEER1):
-        state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
+        note(state.book, Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
     fetching, asked, now = Fetching(state), [], 0.0
     while now < 100.0:
         asked += [(now, effect.from_peers) for effect in fetching.fetch_missing(now) if isinstance(effect, FetchState)]
@@ -156,7 +157,7 @@ def waiting(*, is_stale: bool) -> tuple[PeerState, Fetching, float]:
     item = state.instance(INSTANCE)
     item.boundary, item.is_stale = None, is_stale
     for peer in (PEER0, PEER1):
-        state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
+        note(state.book, Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
     expected = sum(plan.expected_seconds for number, plan in state.book.plans.items() if number >= state.opened)
     return state, Fetching(state), PENDING_SECONDS + PATIENCE_ROUNDS * expected
 
@@ -230,7 +231,7 @@ def test_reports_that_come_while_a_state_is_on_its_way_show_that_it_is_agreed(
     state.instance(INSTANCE).fetch = Fetch(boundary=3, began_at=0.0, is_agreed=False)
     for peer, digest in itertools.product((PEER0, PEER1), reported):
         item = InstanceReport.without_work(INSTANCE, state_digest=digest)
-        state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(item,)))
+        note(state.book, Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(item,)))
     fetching.fetched(StateFetched(instance=INSTANCE, round=3, digest=DIGEST), 1.0)
     assert (state.known(INSTANCE).doubtful_from is None) is is_agreed
 
@@ -267,7 +268,7 @@ def test_a_round_that_is_over_is_passed_where_a_state_is_known_behind_it_alone()
     state.learn(replace(plan, round=4, is_last=True))  # which hands the model to all
     fetching = Fetching(state)
     assert not any(isinstance(effect, FetchState) for effect in fetching.fetch_missing(0.0))
-    state.book.note_states(Report(peer=PEER1, round=3, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
+    note(state.book, Report(peer=PEER1, round=3, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
     asked = [effect for effect in fetching.fetch_missing(1.0) if isinstance(effect, FetchState)]
     assert [(effect.round, effect.from_peers) for effect in asked] == [(4, (PEER1,))]
 
@@ -280,6 +281,6 @@ def test_a_joiner_of_the_same_round_is_asked_too() -> None:
     (item,) = plan.instances
     state.book.plans[3] = replace(plan, instances=(replace(item, hosts=(*item.hosts, replace(item.hosts[0], peer=PEER2))),))
     for peer in (PEER0, PEER1):
-        state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
+        note(state.book, Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
     asked = [effect.from_peers for effect in Fetching(state).fetch_missing(0.0) if isinstance(effect, FetchState)]
     assert asked == [(PEER1, PEER2)]

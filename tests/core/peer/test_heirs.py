@@ -12,6 +12,7 @@ from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import small_rules
+from tests.core.peer.noting import note
 from tests.core.peer.test_reported_states import report
 
 ME, ONE, OTHER = (PeerId(f"peer{index}") for index in range(3))
@@ -30,7 +31,7 @@ def book(made: list[RoundPlan], *, me: PeerId = ME) -> PlanBook:
     for plan in made:
         known.remember(plan)
     for peer in (ME, ONE, OTHER):
-        known.note_states(report(peer, 0, STATE))
+        note(known, report(peer, 0, STATE))
     return known
 
 
@@ -51,13 +52,13 @@ def test_members_whose_newest_report_announces_their_end_are_no_heirs_before_a_p
     known = book(plans())
     said = report(ONE, 1, STATE)
     ending = replace(said, capacity=replace(CAPACITY, is_leaving=True))
-    known.note_states(ending)
+    note(known, ending)
     assert known.heirs(INSTANCE, 1, ()) == [OTHER]
     rejoined = tuple(replace(seat, joined_round=2) if seat.peer == ONE else seat for seat in known.newest.roster)
     again = book([*plans()[:2], replace(plans()[2], roster=rejoined)])
-    again.note_states(ending)
+    note(again, ending)
     assert again.heirs(INSTANCE, 1, ()) == [ONE, OTHER]
-    known.note_states(replace(said, round=2))
+    note(known, replace(said, round=2))
     assert known.heirs(INSTANCE, 1, ()) == [ONE, OTHER]
 
 
@@ -72,7 +73,7 @@ def test_of_hosts_that_have_ended_a_round_none_relies_on_one_that_may_rely_on_it
     assert known.is_held(INSTANCE, 1, (), after=1, is_going=True) == (me == 2)
     assert known.is_held(INSTANCE, 1, others[:1], after=1, is_going=True) == (me == 2 or (me == 1 and others[1] < names[me]))
     for name in others:
-        known.note_states(report(name, 1, STATE))
+        note(known, report(name, 1, STATE))
     assert known.is_held(INSTANCE, 1, (), after=1, is_going=True)
     known = book(plans(), me=names[me])
     known.remember(replace(known.newest, round=3))
@@ -86,10 +87,10 @@ def test_hosts_that_only_receive_a_round_have_its_state_once_they_report_it() ->
     shares = tuple(share if share.peer == ME else replace(share, inner_steps=0) for share in item.hosts)
     known = book([first, replace(second, instances=(replace(item, hosts=shares),)), third])
     assert not known.is_held(INSTANCE, 2, (), after=1)
-    known.note_states(report(ONE, 1, STATE))
+    note(known, report(ONE, 1, STATE))
     assert not known.is_held(INSTANCE, 2, (), after=1), "half of them"
     assert known.is_held(INSTANCE, 2, (), after=1, served=[OTHER])
-    known.note_states(report(OTHER, 1, STATE))
+    note(known, report(OTHER, 1, STATE))
     assert known.is_held(INSTANCE, 2, (), after=1)
 
 

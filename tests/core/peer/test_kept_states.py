@@ -14,6 +14,7 @@ from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.claims import claims_by_instance
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
+from tests.core.peer.noting import note
 from tests.core.peer.story import PEER0, PEER1, rules
 from tests.core.peer.test_peer_churn import CAPACITY
 
@@ -69,13 +70,13 @@ def test_the_state_that_went_through_a_round_without_hosts_is_reported(capacity:
 
 def test_what_a_keeper_holds_is_fetched_only_where_all_that_trained_are_gone() -> None:
     state = state_of(PEER0)
-    state.book.note_states(report(KEEPER, 1))
+    note(state.book, report(KEEPER, 1))
     assert known(state, PEER1) == (None, ()), "this peer itself had work"
     newcomer = state_of(PeerId("peer9"))
-    newcomer.book.note_states(report(KEEPER, 1))
+    note(newcomer.book, report(KEEPER, 1))
     assert known(newcomer, PEER0)[0] is None
     assert known(newcomer, PEER0, PEER1) == (STATE, (KEEPER,))
-    newcomer.book.note_states(replace(report(PEER0, 1), instances=(replace(REPORTED, state_digest=Digest("8" * 64)),)))
+    note(newcomer.book, replace(report(PEER0, 1), instances=(replace(REPORTED, state_digest=Digest("8" * 64)),)))
     digest, _ = known(newcomer, PEER1)
     assert digest == Digest("8" * 64)
 
@@ -83,7 +84,7 @@ def test_what_a_keeper_holds_is_fetched_only_where_all_that_trained_are_gone() -
 def test_what_a_host_without_work_holds_is_fetched_where_all_with_work_are_gone() -> None:
     """A newcomer that has the only copy: it reports that it has it, and others ask it."""
     newcomer, holder = state_of(PeerId("peer9")), report(KEEPER, 1, capacity=CAPACITY)
-    newcomer.book.note_states(holder)
+    note(newcomer.book, holder)
     assert known(newcomer, PEER0, PEER1) == (STATE, (KEEPER,))
 
 

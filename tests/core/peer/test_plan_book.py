@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.peer.plan_book import PlanBook
 from tests.core.planning.test_round_plan import ONE, honest_reports, start
 
@@ -74,3 +75,59 @@ def test_the_state_of_those_that_have_one_counts_where_all_others_go_without() -
     assert book.reported_state(item.instance, 0, ()) is None, "the third may report another one"
     book.note_states(replace(report, peer=without, instances=()))
     assert book.reported_state(item.instance, 0, ()) == report.instances[0].state_digest
+
+
+def test_reports_count_where_their_history_counts_whenever_they_came() -> None:
+    """Two hosts were cut off from each other for a round: each sees the other's report on a plan that it does not have, and
+    would take a state that no host has in its own history, as the one of the host that joined first."""
+    first = start(ONE)
+    kept, other = (replace(first, round=1, reason=reason) for reason in ("kept", "other"))
+    (item,) = first.instances
+    me, peer = item.hosts[1].peer, item.hosts[0].peer
+    book = PlanBook(me)
+    book.remember(first)
+    book.remember(kept)
+
+    def report(plan: RoundPlan, of: PeerId, state: str, *, is_leaving: bool = False) -> None:
+        (made,) = (report for report in honest_reports(plan) if report.peer == of)
+        items = tuple(replace(one, state_digest=Digest(state * 64)) for one in made.instances)
+        book.note_states(replace(made, instances=items, capacity=replace(made.capacity, is_leaving=is_leaving)))
+
+    def known() -> tuple[str | None, tuple[PeerId, ...], bool]:
+        outlook = book.outlook(item.instance, 2, gone)
+        return outlook.digest and outlook.digest[0], outlook.donors, peer in book.leaving
+
+    gone = [share.peer for share in item.hosts[2:]]
+    report(kept, me, "a")
+    report(other, peer, "b", is_leaving=True)
+    assert known() == (None, (), False), "its report on this history may still come"
+    report(kept, peer, "a")
+    report(other, peer, "c", is_leaving=True)
+    assert known() == ("a", (peer,), False), "a report on the other history came late"
+    book.cut(at=1)
+    book.remember(other)
+    report(other, me, "c")
+    assert known() == ("c", (peer,), True), "what came before the other history won"
+    report(kept, peer, "a")
+    report(kept, me, "a")
+    assert known() == ("c", (peer,), True), "what came after it had lost"
+    book.cut(at=1)
+    book.remember(kept)
+    book.forget(before=2)
+    assert not any(number < 2 for number, _ in book._reports)
+
+
+def test_what_was_reported_of_the_plans_that_lost_is_forgotten() -> None:
+    first = start(ONE)
+    plan = replace(first, round=1)
+    (item,) = first.instances
+    book = PlanBook(item.hosts[0].peer)
+    for each in (first, plan):
+        book.remember(each)
+        for made in honest_reports(each):
+            book.note_states(made)
+    state = book.reported_state(item.instance, 1, ())
+    book.cut(at=1)
+    book.remember(plan)
+    assert state is not None and book.reported_state(item.instance, 1, ()) is None
+    assert book.reported_state(item.instance, 0, ()) is not None

@@ -18,6 +18,7 @@ from adloco_p2p.sim.identities import RUN
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from adloco_p2p.sim.world import small_rules
 from tests.core.peer.catching_up import catching_up_of
+from tests.core.peer.noting import note
 from tests.core.peer.story import PEER1, Story
 from tests.core.peer.test_peer_churn import _entry
 
@@ -44,7 +45,7 @@ def book(
         plan = next_plan(plan, (), small_rules(5, 9))
     for number, states in enumerate((before, after)):
         for peer, state in states.items():
-            known.note_states(report(peer, number, state))
+            note(known, report(peer, number, state))
     return known
 
 
@@ -89,13 +90,14 @@ def test_where_no_plan_names_a_state_the_most_hosts_count_then_those_that_joined
 def test_what_keepers_hold_counts_where_the_hosts_are_gone_or_go_without() -> None:
     """The last host was gone, and a newcomer reports a round that nobody could train."""
     keeper, newcomer = HOSTS[3:]
-    known = book({}, {keeper: APART})
+    known = book({}, {})
     plan = known.plans[1]
     seats = [replace(seat, capacity=replace(CAPACITY, is_keeper=True)) if seat.peer == keeper else seat for seat in plan.roster]
     hosts = tuple(share for share in plan.instances[0].hosts if share.peer == newcomer)
     known.remember(replace(plan, roster=tuple(seats), instances=(replace(plan.instances[0], hosts=hosts),)))
+    note(known, report(keeper, 1, APART))
     assert known.reported_state(INSTANCE, 1, HOSTS[:3]) is None, "it may still report one"
-    known.note_states(Report(peer=newcomer, round=1, plan=AGREED, capacity=CAPACITY, instances=()))
+    note(known, Report(peer=newcomer, round=1, plan=AGREED, capacity=CAPACITY, instances=()))
     assert known.reported_state(INSTANCE, 1, HOSTS[:3]) == APART
 
 
@@ -109,7 +111,7 @@ def test_what_most_hosts_reported_is_agreed_though_the_last_plan_merges_the_inst
     state.learn(plan)
     for peer, held in split(AGREED, APART, others=others).items():
         made = replace(report(peer, 0, held), plan=state.book.digests[0])
-        state.book.note_states(made)
+        note(state.book, made)
         state.own_reports[0] = made
     state.instance(INSTANCE).doubt(1)
     last = replace(next_plan(next_plan(plan, (), small_rules(5, 9)), (), small_rules(5, 9)), instances=())
@@ -153,7 +155,7 @@ def test_the_reports_of_the_last_plan_name_the_state_of_an_instance_that_it_merg
     for plan in (first, before, last):
         state.learn(plan)
     for made in reports:
-        state.book.note_states(made)
+        note(state.book, made)
     state.own_reports[0] = replace(reports[1], plan=state.book.digests[0])
     state.instance(INSTANCE).doubt(1)
     assert not state.book.outlook(INSTANCE, 1, HOSTS[:3]).is_agreed

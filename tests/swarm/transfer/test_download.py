@@ -1,6 +1,7 @@
 """Which chunk is asked of whom, and what a donor may take."""
 
 import asyncio
+from collections import deque
 from collections.abc import Container, Sequence
 from typing import Any, cast
 
@@ -9,7 +10,8 @@ import pytest
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
-from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher, ChunkSink, NothingNow, next_chunk
+from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher, ChunkSink, NothingNow, _introduce, next_chunk
+from adloco_p2p.swarm.transfer.chunk_protocol import Answer, encode_reply, max_index_bytes
 from adloco_p2p.swarm.transfer.chunk_server import Allowance
 from adloco_p2p.swarm.transfer.download import (
     HELP_AFTER_SECONDS,
@@ -18,7 +20,8 @@ from adloco_p2p.swarm.transfer.download import (
     UNKNOWN_BYTES_PER_SECOND,
     Download,
 )
-from adloco_p2p.swarm.transport.held import decode_held, encode_held
+from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FrameKind
+from adloco_p2p.swarm.transport.held import decode_held, encode_held, num_held_bytes
 from benchmarks.virtual_time import play
 
 CHUNKS = [bytes([number]) * (10 + number) for number in range(1, 7)]
@@ -343,3 +346,23 @@ def test_nothing_is_taken_that_was_not_asked_for() -> None:
     sink.target(1)[:] = b"d"
     sink.arrived(1)
     assert sink.filled.get_nowait() == (0, b"abcd")
+
+
+def test_a_donor_whose_index_has_come_sends_no_long_frames_any_more() -> None:
+    """Nobody reads them while chunks come: of an index of 65,536 chunks, 64 of them took 150 MB for each donor that lies."""
+
+    class Donor:
+        def __init__(self) -> None:
+            self.max_control_bytes = CONTROL_BYTES
+            self.answers = deque([encode_reply(Answer.GO), INDEX])
+
+        def send(self, kind: FrameKind, payload: bytes) -> None:
+            pass
+
+        async def receive(self, expected: FrameKind) -> bytes:
+            assert expected != FrameKind.TABLE or self.max_control_bytes == max_index_bytes(1 << 16)
+            return self.answers.popleft()
+
+    download, donor = Download(blob_root(INDEX), lambda _: [], max_chunks=1 << 16), Donor()
+    assert asyncio.run(_introduce(cast(Any, donor), download)) == INDEX
+    assert donor.max_control_bytes == num_held_bytes(1 << 16) == 8192

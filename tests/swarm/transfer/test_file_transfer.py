@@ -17,17 +17,18 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from datasets.utils.extract import Extractor
 
 from adloco_p2p.config.run_config import DataConfig
-from adloco_p2p.core.model.scalars import Digest
+from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.data.source import load_split
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
-from adloco_p2p.numerics.digest import blob_index, chunk_digest
+from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
 from adloco_p2p.swarm.transfer import file_transfer, json_depth
+from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob
 from adloco_p2p.swarm.transfer.file_transfer import (
@@ -121,7 +122,7 @@ def nested(depth: int) -> list[memoryview]:
 def test_lists_that_no_model_has_are_refused(chunks: list[memoryview], why: str, tmp_path: Path) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
         _unpack(MODEL, chunks, tmp_path / "base")
-    assert not (tmp_path / "base").exists()
+    assert not any(tmp_path.iterdir()), "files that were written before would keep the disk full"
 
 
 def test_files_that_the_disk_does_not_take_are_an_error_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +134,26 @@ def test_files_that_the_disk_does_not_take_are_an_error_with_a_name(tmp_path: Pa
         ConfigError, match=r"base: the pretrained model of the run cannot be written: .*No space left"
     ) as raised:
         _unpack(MODEL, blob_of([["config.json", 2]], b"{}"), tmp_path / "base")
+    assert raised.value.code == "E217"
+
+
+def test_a_file_for_a_download_that_cannot_be_made_is_an_error_with_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system whose files are at most 4 GiB long."""
+    chunks = blob_of([["config.json", 2]], b"{}")
+    index = blob_index(MODEL.head, [(len(chunk), chunk_digest(chunk)) for chunk in chunks])
+    (tmp_path / "base.part").mkdir()
+
+    async def begin(_fetcher: ChunkFetcher, _donor: PeerId, fetch: Any) -> None:
+        await fetch.download.begin(index)
+
+    monkeypatch.setattr(ChunkFetcher, "_fetch_from", begin)
+    root, donors, endpoint = blob_root(index), [PeerId("a"), PeerId("b")], cast(Any, None)
+    with pytest.raises(
+        ConfigError, match=r"base.part: the pretrained model of the run cannot be written: .*Is a directory"
+    ) as raised:
+        asyncio.run(file_transfer.fetch_files(endpoint, MODEL, root, tmp_path / "base", donors, say=lambda _: None))
     assert raised.value.code == "E217"
 
 
