@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -51,7 +52,7 @@ WAYS = {
     "sparse, dense for 16": ("averaging.preset=sparse",),
 }
 """The compared presets; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts. Where
-the name states no other, `sparse` has the outer step of its preset, and all others the rate of the mode and `usual_momentum`."""
+the name states no other, `sparse` has the outer step of its preset, and the others the mode's rate and `usual_momentum`."""
 WARM_UPS = {
     "sparse, dense for 3": (1024, 256, 128),
     "sparse, dense for 16": (1024,) * 4 + (512,) * 4 + (256,) * 4 + (128,) * 4,
@@ -195,7 +196,8 @@ def table(records: Sequence[Record]) -> list[str]:
     head = "| parameters | hosts | H | rounds | preset | bytes up | bytes back | seeds | loss | beside `dense`"
     lines = [f"{head} | beside `{DENSE_09}` | T sent : made |", "|" + "---|" * 12]
     order = list(WAYS)
-    for cell in sorted(by_cell, key=lambda cell: (cell.width, cell.hosts, cell.inner_steps, cell.rounds, order.index(cell.way))):
+    sizes = attrgetter("width", "hosts", "inner_steps", "rounds")
+    for cell in sorted(by_cell, key=lambda cell: (*sizes(cell), order.index(cell.way))):
         runs = by_cell[cell]
         losses = {seed: record["loss"] for seed, record in runs.items()}
         prices = ["" if cell.way == base else price_of(records, cell, base=base) for base in ("dense", DENSE_09)]
@@ -206,8 +208,8 @@ def table(records: Sequence[Record]) -> list[str]:
             back = sum(record["bytes_back"] for record in runs.values()) / len(runs)
         parameters = next(iter(runs.values()))["parameters"]
         lines.append(
-            f"| {parameters:,} | {cell.hosts} | {cell.inner_steps} | {cell.rounds} | {cell.way} | {bytes_up(cell):.3f} | {back:.3f} | {len(runs)} "
-            f"| {estimate(list(losses.values())).shown(3)} | {' | '.join(prices)} | {ratio:.2f} |"
+            f"| {parameters:,} | {cell.hosts} | {cell.inner_steps} | {cell.rounds} | {cell.way} | {bytes_up(cell):.3f} "
+            f"| {back:.3f} | {len(runs)} | {estimate(list(losses.values())).shown(3)} | {' | '.join(prices)} | {ratio:.2f} |"
         )
     return lines
 

@@ -27,7 +27,7 @@ leaves fewer rounds (`docs/results/method.md`); so it does where updates come la
 
 
 def outer_momentum(known: Settings) -> float | None:
-    """Return the outer Nesterov momentum that suits a run with these settings; None where H is wrong, which validation reports."""
+    """Return the outer Nesterov momentum that suits a run with these settings; None where H is no number."""
     inner_steps = known["work.inner_steps"]
     if not isinstance(inner_steps, int):
         return None

@@ -43,7 +43,7 @@ def _clean(**common: str) -> Iterator[Cell]:
 
 def _attacked(*, hosts: int = 8, liars: int = 2, **common: str) -> Iterator[Cell]:
     """Every attack of so many liars, and the honest hosts without them."""
-    cell = Cell(hosts=hosts, liars=liars, **common)
+    cell = Cell(hosts=hosts, liars=liars, **common)  # type: ignore[arg-type]
     yield cell
     for attack in ATTACKS:
         if attack not in AGAINST_SPARSE or cell.codec == "topk2":
