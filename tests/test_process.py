@@ -401,6 +401,28 @@ def test_the_end_of_a_dead_node_is_printed_once(
     assert len(waits) == 5 and capsys.readouterr().out.count("the node has ended") == 1
 
 
+def test_a_watcher_says_of_a_suspended_node_that_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+    node = Workdir.open(tmp_path)
+    node.enter(None)
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            node.close()
+        if len(waits) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "ControlClient", Dead)
+    monkeypatch.setattr(time, "sleep", wait)
+    assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("runs, but does not answer (suspended") == 1 and said.count("the node has ended") == 1, said
+    assert said.index("does not answer") < said.index("has ended")
+
+
 def test_a_watcher_stays_where_the_run_goes_on_after_its_end() -> None:
     end = stamped(events()[-1])
     again = Stamped(time=end.time + 1.0, event=Resumed(round=20))
