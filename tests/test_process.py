@@ -359,6 +359,30 @@ def test_what_is_there_and_cannot_be_read_is_an_error(monkeypatch: pytest.Monkey
         trained_model.read_saved(Path("anywhere"), read)
 
 
+TORCH_IS_IMPORTED = """
+import os, sys
+class Finder:
+    def find_spec(self, name, *others):
+        if name == "torch":
+            print("waits:", os.environ.get("OMP_WAIT_POLICY"), flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("words", [["generate", "--prompt", "x"], ["evaluate"]])
+@pytest.mark.parametrize("wanted", [None, "active"])
+def test_verbs_that_use_a_model_do_not_spin_beside_a_run(
+    words: list[str], wanted: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", wanted)
+    finished_run(tmp_path)
+    _, output, errors = command(*words, "--workdir", tmp_path, first=TORCH_IS_IMPORTED)
+    assert f"waits: {wanted or 'passive'}" in output, errors
+
+
 def test_offline_never_asks_the_hub(tmp_path: Path) -> None:
     first = "import socket\nsocket.getaddrinfo = lambda *words, **more: print('asked', words, flush=True)"
     words = ["start", "--offline", "--workdir", tmp_path, "--set", "model.pretrained=owner/model", "work.rounds=1"]
