@@ -113,7 +113,7 @@ def test_a_bootstrap_that_ends_leaves_the_shell_a_line_of_its_own(tmp_path: Path
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(console, "LEAST_SECONDS", 0.0)
-    monkeypatch.setitem(sys.modules, "adloco_p2p.runtime.bootstrap_node", SimpleNamespace(serve=serve))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "adloco_p2p.runtime.bootstrap_node", SimpleNamespace(serve=serve))
     assert main(["bootstrap", "--workdir", str(tmp_path)]) == 0
     *_, last, rest = terminal.getvalue().split("\n")
     assert last.rpartition("\x1b[2K")[2].startswith("  running as a bootstrap  ") and rest == ""
