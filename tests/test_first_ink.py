@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from adloco_p2p.cli import FIRST_STEPS, main, make_parser
 from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands import console
 from adloco_p2p.commands.console import Steps, say
+from adloco_p2p.storage.workdir import Workdir
 
 HEAVY = ("torch", "transformers", "hivemind", "datasets", "matplotlib", "grpc", "aiohttp", "rich")
 WORDS = {
@@ -100,6 +102,21 @@ def test_a_step_moves_in_a_terminal_and_makes_way_for_results(monkeypatch: pytes
     assert "importing libraries" in text.split("\r\x1b[2Ka result\n")[0]
     lines = [line.rpartition("\x1b[2K")[2] for line in text.split("\n")[:-1]]
     assert [line.rsplit("  ", 1)[0].strip() for line in lines] == ["a result", "importing libraries", "building the model"]
+
+
+def test_a_bootstrap_that_ends_leaves_the_shell_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(*, workdir: Workdir, **others: object) -> None:
+        workdir.enter("running as a bootstrap")
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(console, "LEAST_SECONDS", 0.0)
+    monkeypatch.setitem(sys.modules, "adloco_p2p.runtime.bootstrap_node", SimpleNamespace(serve=serve))
+    assert main(["bootstrap", "--workdir", str(tmp_path)]) == 0
+    *_, last, rest = terminal.getvalue().split("\n")
+    assert last.rpartition("\x1b[2K")[2].startswith("  running as a bootstrap  ") and rest == ""
 
 
 def test_a_pipe_gets_the_steps_of_training_and_the_results_of_the_rest() -> None:

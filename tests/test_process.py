@@ -359,6 +359,30 @@ def test_what_is_there_and_cannot_be_read_is_an_error(monkeypatch: pytest.Monkey
         trained_model.read_saved(Path("anywhere"), read)
 
 
+TORCH_IS_IMPORTED = """
+import os, sys
+class Finder:
+    def find_spec(self, name, *others):
+        if name == "torch":
+            print("waits:", os.environ.get("OMP_WAIT_POLICY"), flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("words", [["generate", "--prompt", "x"], ["evaluate"]])
+@pytest.mark.parametrize("wanted", [None, "active"])
+def test_verbs_that_use_a_model_do_not_spin_beside_a_run(
+    words: list[str], wanted: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", wanted)
+    finished_run(tmp_path)
+    _, output, errors = command(*words, "--workdir", tmp_path, first=TORCH_IS_IMPORTED)
+    assert f"waits: {wanted or 'passive'}" in output, errors
+
+
 def test_offline_never_asks_the_hub(tmp_path: Path) -> None:
     first = "import socket\nsocket.getaddrinfo = lambda *words, **more: print('asked', words, flush=True)"
     words = ["start", "--offline", "--workdir", tmp_path, "--set", "model.pretrained=owner/model", "work.rounds=1"]
@@ -399,6 +423,28 @@ def test_the_end_of_a_dead_node_is_printed_once(
     monkeypatch.setattr(time, "sleep", wait)
     assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 0
     assert len(waits) == 5 and capsys.readouterr().out.count("the node has ended") == 1
+
+
+def test_a_watcher_says_of_a_suspended_node_that_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+    node = Workdir.open(tmp_path)
+    node.enter(None)
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            node.close()
+        if len(waits) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "ControlClient", Dead)
+    monkeypatch.setattr(time, "sleep", wait)
+    assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("runs, but does not answer (suspended") == 1 and said.count("the node has ended") == 1, said
+    assert said.index("does not answer") < said.index("has ended")
 
 
 def test_a_watcher_stays_where_the_run_goes_on_after_its_end() -> None:

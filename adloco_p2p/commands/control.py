@@ -25,6 +25,7 @@ from adloco_p2p.views.status import Status
 from adloco_p2p.views.status_fold import replay
 
 ENDED = "the node has ended; waiting for it to come back"
+SILENT = "the node runs, but does not answer (suspended, or the machine is too busy); waiting for it"
 RETRY_SECONDS = 1.0
 """How often a watcher checks whether the node is back."""
 
@@ -195,11 +196,12 @@ def watch(arguments: argparse.Namespace) -> int:
     view = open_view(plain=arguments.plain, workdirs=[workdir])
     view.start()
     try:
-        client, is_reported = _connect(workdir, view), False
+        client, reported = _connect(workdir, view), ""
         while (found := follow(client, view)) != "finished":
-            if found == "ended" or not is_reported:  # a node that does not answer is reported once, not at every check
-                view.update(stamp(telemetry.Warning(key="control", message=ENDED, active=True)))
-            is_reported = True
+            words = SILENT if found == "silent" and holder_of(workdir) is not None else ENDED
+            if found == "ended" or words != reported:  # a node that does not answer is reported once, not at every check
+                view.update(stamp(telemetry.Warning(key="control", message=words, active=True)))
+            reported = words
             client = _reconnect(workdir, view)
     except KeyboardInterrupt:
         return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from adloco_p2p.commands import lifeline
 from adloco_p2p.commands.console import say, say_json
-from adloco_p2p.commands.trained_model import Saved, load_model, read_saved
+from adloco_p2p.commands.trained_model import Saved, load_model, read_saved, sleep_while_waiting
 from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.instance_plan import InstancePlan
@@ -35,6 +35,7 @@ FIRST_TO_GO = "1000"
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print scores on tasks where some are named, and the held-out loss otherwise."""
     _check_files(arguments)
+    sleep_while_waiting()
     if arguments.tasks:
         return _on_tasks(arguments)
     given = {"--limit": arguments.limit, "--chat": arguments.chat or None, "--tasks-path": arguments.tasks_path}

@@ -193,6 +193,7 @@ def bootstrap(arguments: argparse.Namespace) -> int:
         from adloco_p2p.runtime.bootstrap_node import serve
 
         asyncio.run(serve(workdir=workdir, config=config, initial_peers=tuple(arguments.initial_peers), say=say))
+        arguments.steps.enter(None)  # the shell's prompt would follow the line that moves
     return 0
 
 

@@ -189,6 +189,8 @@ def _progress(event: telemetry.Progress, status: Status) -> Status:
 
 
 def _active(status: Status, instance: int, activity: Activity) -> Status:
+    if status.plans and activity.round > status.plans[-1].round:
+        return status  # a last step of a round that no plan has any more, because another history won meanwhile
     activities = {**status.activities, instance: activity}
     return replace(status, activities=activities, active_round=max(status.active_round or 0, activity.round))
 

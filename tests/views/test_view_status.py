@@ -353,6 +353,17 @@ def test_rounds_of_a_history_that_lost_are_not_shown_any_more() -> None:
     assert status.incidents[-1].message == "this peer went back from round 19 to 6 with the state of others"
 
 
+@pytest.mark.parametrize("late", ["progress", "phase"])
+def test_a_late_step_of_a_history_that_lost_does_not_bring_its_round_back(late: str) -> None:
+    before = [event for event in events(20) if event["event"] != "finished"]
+    plan = next({**event, "digest": "f" * 64} for event in before if event["event"] == "plan" and event["round"] == 6)
+    step = {"event": late, "time": START, "instance": 0, "round": 19}
+    more = {"step": 3, "num_steps": 16, "loss": 2.0, "tokens_per_second": 1.0} if late == "progress" else {"phase": "averaging"}
+    status = replay([*before, plan, {**step, **more}])
+    assert progress.round_shown(status) == 6
+    assert {row.phase for row in table_rows.instance_rows(status)} == {"planned"}
+
+
 def test_a_newcomer_without_a_round_of_its_own_follows_the_history_that_won_too() -> None:
     plans = {event["round"]: event for event in events(20) if event["event"] == "plan"}
     made = [started(peer=THIS), *plans.values()]

@@ -10,7 +10,7 @@ from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.scalars import Digest, InstanceId
-from adloco_p2p.core.peer.fetching import Fetching
+from adloco_p2p.core.peer.fetching import Fetching, fetch_warning
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
 
@@ -180,7 +180,7 @@ class CatchingUp:
         effects: list[Effect] = []
         for instance in differing:
             message = f"the state of instance {instance} after round {number} differs from the others'; fetching theirs"
-            effects.append(telemetry.Warning(key=f"state {instance}", message=message, active=True))
+            effects.append(fetch_warning(instance, message, active=True))  # it ends when the state has arrived
         if differing:
             agreeing = [instance for instance, state in states.items() if agreed.get(instance) == state]
             effects += self._fast_forward(max(plan.round - 1, self._state.opened), agreeing=agreeing)

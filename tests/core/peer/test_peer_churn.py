@@ -89,6 +89,10 @@ def test_a_peer_whose_state_differs_takes_that_of_the_others() -> None:
     assert [event["to_round"] for event in story.logged(PEER2, "fast_forwarded")] == [4], (
         "at once, and not again when it gets nowhere"
     )
+    said = story.logged(PEER2, "warning")
+    differs = next(number for number, event in enumerate(said) if "differs from the others'" in event["message"])
+    assert said[differs]["active"]
+    assert any(event["key"] == said[differs]["key"] and not event["active"] for event in said[differs:]), "the state arrived"
     own, others = (story.reported_states(peer) for peer in (PEER2, PEER0))
     assert own[3, INSTANCE] != others[3, INSTANCE]
     later = [key for key in own if key[0] >= 8]
