@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from adloco_p2p.config.presets import LONG_MOMENTUM, LONG_ROUNDS, LONG_STEPS
+from adloco_p2p.config.presets import LONG_MOMENTUM, LONG_ROUNDS, LONG_STEPS, outer_momentum
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregate import aggregate
@@ -78,9 +78,10 @@ class Cell:
 
 def usual_momentum(cell: Cell) -> float:
     """Return the outer momentum of the mode in short runs; for `sign` that of runs as long as this one."""
-    if cell.way == "sign" and cell.rounds >= LONG_ROUNDS and cell.inner_steps == LONG_STEPS:
+    num_steps, is_short = cell.rounds * cell.inner_steps, cell.inner_steps <= LONG_STEPS
+    if cell.way == "sign" and cell.rounds >= LONG_ROUNDS and is_short and num_steps >= LONG_ROUNDS * LONG_STEPS:
         return LONG_MOMENTUM
-    return 0.5 if cell.inner_steps <= 32 else 0.7
+    return outer_momentum(cell.inner_steps, is_long=False)
 
 
 def run_of(cell: Cell, seed: int) -> RunConfig:

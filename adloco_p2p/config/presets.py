@@ -21,19 +21,18 @@ _MODES: dict[str, Settings] = {
 
 
 LONG_ROUNDS, LONG_STEPS, LONG_MOMENTUM = 64, 32, 0.9
-"""The outer Nesterov momentum of runs of at least so many rounds of so many inner steps, of the kind in which it ended lower or
-as low (`docs/results/bytes.md`). It ends higher in shorter runs, in rounds of other lengths, and where a batch that grows
-leaves fewer rounds (`docs/results/method.md`); so it does where updates come late (`docs/results/time.md`)."""
+"""The outer Nesterov momentum of runs of at least so many rounds of so many inner steps: it ended lower or as low there. With
+`sign` it does so in as many steps of shorter rounds, too. It ends higher in shorter runs and, with a small model, in longer
+rounds (`docs/results/bytes.md`), where a batch that grows leaves fewer rounds (`docs/results/method.md`), and where updates
+come late (`docs/results/time.md`)."""
 
 
-def outer_momentum(known: Settings) -> float | None:
-    """Return the outer Nesterov momentum that suits a run with these settings; None where H is no number."""
-    inner_steps = known["work.inner_steps"]
-    if not isinstance(inner_steps, int):
-        return None
-    if inner_steps == LONG_STEPS and _is_plain(known) and _has_rounds(known, LONG_ROUNDS):
+def outer_momentum(inner_steps: int, *, is_long: bool) -> float:
+    """Return the outer Nesterov momentum that suits H inner steps a round with dense averages. Short runs were measured with H
+    up to 256 (`docs/results/tuned.md`)."""
+    if is_long and inner_steps == LONG_STEPS:
         return LONG_MOMENTUM
-    return 0.5 if inner_steps <= 32 else 0.7  # measured up to 256 (`docs/results/tuned.md`)
+    return 0.5 if inner_steps <= 32 else 0.7
 
 
 def rounds_kept(bytes_per_value: float) -> int:
@@ -54,14 +53,18 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
     of_averaging = AVERAGING_PRESETS.get(name, {}) if isinstance(name, str) else {}
     if mode == "localsgd":  # its outer step is the mean of the models, whatever the codec
         of_averaging = {key: value for key, value in of_averaging.items() if not key.startswith("outer.")}
+    is_long = _is_long({**defaults, **_MODES[mode], **written})
+    if not is_long:
+        of_averaging = {key: value for key, value in of_averaging.items() if key != "outer.momentum"}
     preset = {**_MODES[mode], **of_averaging}
     known = {**defaults, **preset, **written}
+    inner_steps = known["work.inner_steps"]
     if known["outer.kind"] == "average":
         preset["outer.learning_rate"] = 1.0
     if known["outer.kind"] in ("average", "sgd"):
         preset["outer.momentum"] = 0.0
-    elif (momentum := outer_momentum(known)) is not None:
-        preset["outer.momentum"] = momentum
+    elif isinstance(inner_steps, int) and "outer.momentum" not in of_averaging:
+        preset["outer.momentum"] = outer_momentum(inner_steps, is_long=is_long)
     if written.get("work.samples") is not None:
         preset["work.rounds"] = None
     if isinstance(pretrained := written.get("model.pretrained"), str) and "tokenizer.source" not in written:
@@ -79,19 +82,18 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
     }
 
 
-def _is_plain(known: Settings) -> bool:
-    """Return whether one new model is trained with a constant batch, and every average is of all of it and in time."""
-    is_one = known["instances.count"] == 1 and known["model.pretrained"] is None
-    is_in_time = known["outer.overlap"] == "none" and known["averaging.fragments"] == 1
-    return is_one and is_in_time and known["batch.test"] == "constant"
-
-
-def _has_rounds(known: Settings, number: int) -> bool:
-    """Return whether a run with a constant batch has at least so many rounds."""
-    rounds = known["work.rounds"]
+def _is_long(known: Settings) -> bool:
+    """Return whether the run is of the kind of `LONG_MOMENTUM`: it trains one new model with a constant batch, in rounds that are
+    no longer and no fewer, and in as many inner steps or more, and every average is of all of it and in time."""
+    rounds, inner_steps = known["work.rounds"], known["work.inner_steps"]
     if known["work.samples"] is not None:
-        rounds = most_rounds(known["work.samples"], known["batch.initial_batch"], known["work.inner_steps"])
-    return isinstance(rounds, int) and rounds >= number
+        rounds = most_rounds(known["work.samples"], known["batch.initial_batch"], inner_steps)
+    if not isinstance(rounds, int) or not isinstance(inner_steps, int):
+        return False
+    is_one = known["instances.count"] == 1 and known["model.pretrained"] is None and known["batch.test"] == "constant"
+    is_in_time = known["outer.overlap"] == "none" and known["averaging.fragments"] == 1
+    has_steps = inner_steps <= LONG_STEPS and rounds * inner_steps >= LONG_STEPS * LONG_ROUNDS
+    return is_one and is_in_time and rounds >= LONG_ROUNDS and has_steps
 
 
 def most_rounds(samples: Any, batch: Any, inner_steps: Any) -> int | None:

@@ -212,8 +212,9 @@ class OuterConfig:
     """`average` is LocalSGD: the mean of the models."""
     learning_rate: PositiveFloat = 0.7
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
-    """Momentum of `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 above (docs/results.md). It sets 0.9 where H is 32, the
-    run has 64 rounds or more, and one new model is trained with a constant batch, without overlap and fragments."""
+    """Momentum of `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 above (docs/results.md). In runs of at least 64 rounds
+    and 2,048 inner steps that train one new model with a constant batch, without overlap and fragments, it is 0.9 with H 32,
+    and with `averaging.preset: sign` and H up to 32."""
     overlap: Literal["none", "delayed", "eager", "forecast", "streaming"] = "none"
     """Whether averaging overlaps with training, for slow links. `delayed`: a peer with one instance begins the next round's
     inner steps while the last one is averaged, and the outer update comes one round late. `eager`: these inner steps begin from
@@ -274,6 +275,7 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
         "averaging.codec": "sign",
         "averaging.feedback": 1.0,
         "batch.statistic": "micro_batch",
+        "outer.momentum": 0.9,
     },
     "sparse": {
         "averaging.codec": "topk2",
@@ -285,7 +287,8 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
     },
 }
 """The settings of `averaging.preset`: `outer.*` where the codec needs another outer step than the run's mode sets, and the
-statistic of the batch test where most of what is sent was lost in earlier rounds, whose noise pseudo-gradients would show."""
+statistic of the batch test where most of what is sent was lost in earlier rounds, whose noise pseudo-gradients would show. The
+momentum counts in long runs only (`presets.LONG_ROUNDS`)."""
 BYTES_PER_VALUE = {
     "float32": 4.0,
     "float16": 2.0,

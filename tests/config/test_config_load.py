@@ -186,6 +186,14 @@ def test_where_the_larger_outer_momentum_was_not_measured_it_is_that_of_short_ru
     long_run = {"mode": "diloco", "work.rounds": 640}
     assert preset_of(long_run)["outer.momentum"] == ("preset diloco", 0.9)
     assert preset_of({**long_run, **other})["outer.momentum"][1] == 0.5
+    signs = preset_of({**long_run, "averaging.preset": "sign", **other})
+    assert signs["outer.momentum"][1] == (0.9 if "work.inner_steps" in other else 0.5)
+
+
+@pytest.mark.parametrize(("inner_steps", "rounds", "momentum"), [(16, 128, 0.9), (16, 127, 0.5), (8, 64, 0.5), (128, 64, 0.7)])
+def test_signs_have_the_larger_outer_momentum_in_as_many_inner_steps(inner_steps: int, rounds: int, momentum: float) -> None:
+    written = {"mode": "diloco", "averaging.preset": "sign", "work.inner_steps": inner_steps, "work.rounds": rounds}
+    assert preset_of(written)["outer.momentum"][1] == momentum
 
 
 def test_diloco_is_one_instance_with_a_constant_batch(tmp_path: Path) -> None:
@@ -222,14 +230,14 @@ def test_averages_are_kept_of_as_many_rounds_as_make_a_state(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("preset", AVERAGING_PRESETS)
 def test_an_averaging_preset_is_named_as_the_origin_of_what_it_brings(tmp_path: Path, preset: str) -> None:
-    loaded = from_text(tmp_path, f"averaging: {{preset: {preset}}}\nwork: {{rounds: 64}}")
+    loaded = from_text(tmp_path, f"mode: diloco\naveraging: {{preset: {preset}}}\nwork: {{inner_steps: 8, rounds: 256}}")
     values = flatten(loaded.value)
     for key, value in AVERAGING_PRESETS[preset].items():
         assert (values[key], loaded.origins[key]) == (value, f"averaging.preset {preset}")
-    assert loaded.origins["batch.eta"] == "preset adloco"
+    assert loaded.origins["batch.test"] == "preset diloco"
     assert (loaded.value.outer.momentum, loaded.origins["outer.momentum"]) == (
-        0.0 if preset == "sparse" else 0.5,
-        "preset adloco",
+        {"sparse": 0.0, "sign": 0.9}.get(preset, 0.5),
+        "averaging.preset sign" if preset == "sign" else "preset diloco",
     )
 
 
