@@ -83,8 +83,8 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
 
 
 def _is_long(known: Settings) -> bool:
-    """Return whether the run is of the kind of `LONG_MOMENTUM`: it trains one new model with a constant batch, in rounds that are
-    no longer and no fewer, and in as many inner steps or more, and every average is of all of it and in time."""
+    """Return whether the run is of the kind of `LONG_MOMENTUM`: it trains one new model with a constant batch, in at least so
+    many rounds, none longer, and inner steps, and every average is of all of it and in time."""
     rounds, inner_steps = known["work.rounds"], known["work.inner_steps"]
     if known["work.samples"] is not None:
         rounds = most_rounds(known["work.samples"], known["batch.initial_batch"], inner_steps)
