@@ -45,6 +45,7 @@ WAYS = {
     "dense, momentum 0.5": ("averaging.preset=dense", "outer.momentum=0.5"),
     "dense, momentum 0.7": ("averaging.preset=dense", "outer.momentum=0.7"),
     DENSE_09: ("averaging.preset=dense", "outer.momentum=0.9"),
+    "dense, no momentum, rate 1.0": ("averaging.preset=dense", "outer.kind=sgd", "outer.learning_rate=1.0"),
     "sign, momentum 0.5": ("averaging.preset=sign", "outer.momentum=0.5"),
     "sign, momentum 0.9": ("averaging.preset=sign", "outer.momentum=0.9"),
     "sparse, rate 1.4": ("averaging.preset=sparse", "outer.learning_rate=1.4"),
@@ -215,18 +216,53 @@ def table(records: Sequence[Record]) -> list[str]:
     return lines
 
 
+def momentum_table(records: Sequence[Record]) -> list[str]:
+    """Return one line per swarm and codec that was run with an outer momentum of 0.9 and with a smaller one: the loss with 0.9
+    minus that with the smallest, paired by seed, by number of rounds."""
+    losses: dict[tuple[tuple[str, int, int, int], int], dict[float, dict[int, float]]] = {}
+    for record in records:
+        cell = Cell(**record["cell"])
+        run = run_of(cell, 0)
+        if run.averaging.codec in ("float32", "sign") and run.outer.kind == "nesterov":
+            swarm = (run.averaging.codec, record["parameters"], cell.hosts, cell.inner_steps)
+            losses.setdefault((swarm, cell.rounds), {}).setdefault(run.outer.momentum, {})[record["seed"]] = record["loss"]
+    found: dict[tuple[str, int, int, int], dict[int, str]] = {}
+    for (swarm, rounds), by_momentum in sorted(losses.items()):
+        ours, theirs = by_momentum.get(LONG_MOMENTUM, {}), by_momentum[min(by_momentum)]
+        if min(by_momentum) < LONG_MOMENTUM and ours.keys() & theirs.keys():
+            words = f"{_beside(ours, theirs)} ({len(ours.keys() & theirs.keys())})"
+            found.setdefault(swarm, {})[rounds] = words
+    lengths = sorted({rounds for by_rounds in found.values() for rounds in by_rounds})
+    head = f"| codec | parameters | hosts | H | {' | '.join(f'{rounds} rounds' for rounds in lengths)} |"
+    return [head, "|" + "---|" * (4 + len(lengths))] + [
+        f"| `{codec}` | {parameters:,} | {hosts} | {inner_steps} | {' | '.join(by_rounds.get(n, '') for n in lengths)} |"
+        for (codec, parameters, hosts, inner_steps), by_rounds in found.items()
+    ]
+
+
 def price_of(records: Sequence[Record], cell: Cell, *, base: str = "dense") -> str:
     """Return the nats per token above the way `base`, over the seeds of both, as the table shows them."""
     ours, theirs = (
         {record["seed"]: record["loss"] for record in records if Cell(**record["cell"]) == one}
         for one in (cell, replace(cell, way=base))
     )
+    return _beside(ours, theirs)
+
+
+def _beside(ours: dict[int, float], theirs: dict[int, float]) -> str:
     found = paired(ours, theirs)
     return "" if found is None else f"{'+' if found.mean >= 0 else ''}{found.shown(3)}"
 
 
+TABLES = {"presets": table, "outer momentum": momentum_table}
+
+
+def tables(records: Sequence[Record]) -> dict[str, list[str]]:
+    return {name: make(records) for name, make in TABLES.items()}
+
+
 def tabulate(arguments: argparse.Namespace) -> None:
-    keep_tables(KEPT, arguments.runs, "bytes.md", {"presets": table})
+    keep_tables(KEPT, arguments.runs, "bytes.md", TABLES)
 
 
 def main() -> None:

@@ -28,6 +28,10 @@ ATTACKED = {
     "robust-robust": {name: replace(cell, liars=2, rule="robust") for name, cell in SWARMS.items()},
     "robust-rules": {rule: Cell(liars=2, rule=rule) for rule in RULES},
     "robust-per-place": {rule: replace(SWARMS["sparse, even"], liars=2, rule=rule) for rule in ("mean", "clip", "robust")},
+    "robust-long": {
+        name: Cell(codec="sign", data=data, rounds=64, momentum=0.9, liars=2, rule="robust")
+        for name, data in (("sign, even", "even"), ("sign, uneven", "uneven"))
+    },
     "robust-others": {
         "one of eight": Cell(liars=1, rule="robust"),
         "three of ten": Cell(hosts=10, liars=3, rule="robust"),

@@ -90,7 +90,7 @@ def records_of(path: Path) -> list[Record]:
 
 Tables = dict[str, list[str]]
 TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
-    "presets": ("bytes.md", lambda: {"presets": presets.table(records_of(presets.KEPT))}),
+    "presets": ("bytes.md", lambda: presets.tables(records_of(presets.KEPT))),
     "not built": ("bytes.md", lambda: {"not built": not_built.table(not_built.BYTES, records_of(not_built.KEPT))}),
     "steps of others": (
         "method.md",
