@@ -224,8 +224,8 @@ def momentum_table(records: Sequence[Record]) -> list[str]:
         cell = Cell(**record["cell"])
         run = run_of(cell, 0)
         if run.averaging.codec in ("float32", "sign") and run.outer.kind == "nesterov":
-            swarm = (run.averaging.codec, record["parameters"], cell.hosts, cell.inner_steps)
-            losses.setdefault((swarm, cell.rounds), {}).setdefault(run.outer.momentum, {})[record["seed"]] = record["loss"]
+            place = (run.averaging.codec, record["parameters"], cell.hosts, cell.inner_steps), cell.rounds
+            losses.setdefault(place, {}).setdefault(run.outer.momentum, {})[record["seed"]] = record["loss"]
     found: dict[tuple[str, int, int, int], dict[int, str]] = {}
     for (swarm, rounds), by_momentum in sorted(losses.items()):
         ours, theirs = by_momentum.get(LONG_MOMENTUM, {}), by_momentum[min(by_momentum)]

@@ -10,7 +10,7 @@ from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.words import listed
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from benchmarks import finetune
-from benchmarks.finetune import best, gains, train_cells
+from benchmarks.finetune import beside, best, gains, train_cells
 from benchmarks.method.store import read_records
 from tests.e2e.tiny_chat import write_adapter_config
 
@@ -33,6 +33,19 @@ def test_the_gain_compares_both_at_their_best_rate_of_the_same_seed() -> None:
     assert found is not None and found[0].mean == pytest.approx(0.9) and found[0].half_width is None
     assert found[1].mean == pytest.approx(0.1)
     assert gains(records, "small") is None
+
+
+def test_a_row_with_further_settings_is_compared_with_itself_without_them() -> None:
+    records = [
+        record("all", 1, 1e-3, 3.0, 2.5),
+        record("all", 1, 2e-3, 3.0, 2.0),
+        record("all", 2, 1e-3, 3.0, 1.0),
+        record("all", 1, 4e-3, 3.0, 2.25, "model.lora.rank=4"),
+        record("small", 1, 4e-3, 3.0, 1.0, "model.lora.rank=4"),
+    ]
+    found = beside(records, "all", ["model.lora.rank=4"])
+    assert found is not None and found.mean == pytest.approx(0.25) and found.half_width is None
+    assert beside(records, "small", ["model.lora.rank=4"]) is None
 
 
 def test_records_with_further_settings_are_compared_with_each_other() -> None:
@@ -81,6 +94,24 @@ def test_the_page_has_the_longer_runs() -> None:
     assert f"seeds: {listed([f'{nats:.3f}' for nats in above])})" in page and max(above) <= 0.03
     gain = f"{100 * found[0].mean:.1f} % +- {100 * (found[0].half_width or 0.0):.1f} %"
     assert f"{gain} on average" in page and f"| {gain} | `finetune` |" in (finetune.KEPT.parents[1] / "results.md").read_text()
+
+
+ADAPTERS: dict[str, list[str]] = {
+    "all linear layers | alpha / rank": [],
+    "all linear layers | alpha / sqrt(rank)": ["model.lora.rank_stabilised=true"],
+    "queries, keys, values and outputs | alpha / rank": ["model.lora.targets=[q_proj,k_proj,v_proj,o_proj]"],
+    "queries and values | alpha / rank": ["model.lora.targets=[q_proj,v_proj]"],
+}
+
+
+def test_the_page_has_the_price_of_other_adapters() -> None:
+    records, page = list(read_records(finetune.KEPT)), (finetune.KEPT.parents[1] / "finetune.md").read_text()
+    for name, settings in ADAPTERS.items():
+        found, above = best(records, "all", settings), beside(records, "all", settings)
+        assert above is not None
+        losses = " | ".join(f"{found[seed]['after']:.4f}" for seed in (1, 2, 3))
+        end = above.shown(3) if settings else ""
+        assert f"| {name} | {found[1]['num_bytes'] / 1e6:.2f} | {losses} | {end}".rstrip() in page
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ class Fetching:
             if item.missed_since is not None and item.missed_since + NO_DONOR_SECONDS <= now:
                 item.missed_since = None
                 self._branches.give_up(key)
-                effects.append(fetch_warning(key, "no peer has this state of a lost history; merging without it", active=True))
+                effects.append(fetch_warning(key, "no peer has this state of a lost history; merging without it", active=False))
             elif pending is not None and donors:
                 branch_state = pending.branch_state
                 item.fetch = Fetch(boundary=branch_state.round, began_at=now)
@@ -260,8 +260,8 @@ class Fetching:
             return [fetch_warning(instance, f"{message}; waiting for one that has it", active=True)]
         item.arrive(boundary, is_agreed=False)
         item.fetch = item.no_donor_since = None
-        warning = fetch_warning(instance, f"{message}; going on from an older one", active=True)
-        return [warning, DiscardRound(instance=instance)]
+        ended = fetch_warning(instance, f"{message}; going on from an older one", active=False)
+        return [ended, DiscardRound(instance=instance)]
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -365,7 +365,8 @@ def _only_begins(sender: PeerId, message: AveragingMessage) -> bool:
 
 
 def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> telemetry.Warning:
-    """Return the warning that the state of an instance cannot be had, or its end."""
+    """Return the warning that the state of an instance cannot be had, or its end: the state has arrived, or this peer goes on
+    without."""
     return telemetry.Warning(key=f"fetch {instance}", message=message, active=active)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.effects import DiscardRound, FetchState, Send
 from adloco_p2p.core.model.events import FetchFailed, StateFetched
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
@@ -134,7 +135,10 @@ def test_an_older_state_is_taken_only_once_no_living_peer_may_still_bring_the_ag
     waiting = fetching.fetch_missing(NO_DONOR_SECONDS)
     assert ["waiting for one" in getattr(effect, "message", "") for effect in waiting] == [True] and item.boundary is None
     state.gone[PEER1] = None
-    assert DiscardRound(instance=INSTANCE) in fetching.fetch_missing(2 * NO_DONOR_SECONDS)
+    warned, discarded = fetching.fetch_missing(2 * NO_DONOR_SECONDS)
+    assert isinstance(warned, telemetry.Warning) and warned.message.endswith("going on from an older one")
+    assert not warned.active, "the warning that it waits would stay for good"
+    assert discarded == DiscardRound(instance=INSTANCE)
     assert item.boundary == 3 and not item.is_stale
 
 
