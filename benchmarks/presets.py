@@ -79,8 +79,8 @@ class Cell:
 
 def usual_momentum(cell: Cell) -> float:
     """Return the outer momentum of the mode in short runs; for `sign` that of runs as long as this one."""
-    num_steps, is_short = cell.rounds * cell.inner_steps, cell.inner_steps <= LONG_STEPS
-    if cell.way == "sign" and cell.rounds >= LONG_ROUNDS and is_short and num_steps >= LONG_ROUNDS * LONG_STEPS:
+    is_long = cell.inner_steps <= LONG_STEPS and cell.rounds * cell.inner_steps >= LONG_ROUNDS * LONG_STEPS
+    if cell.way == "sign" and is_long:
         return LONG_MOMENTUM
     return outer_momentum(cell.inner_steps, is_long=False)
 

@@ -83,8 +83,8 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
 
 
 def _is_long(known: Settings) -> bool:
-    """Return whether the run is of the kind of `LONG_MOMENTUM`: it trains one new model with a constant batch, in at least so
-    many rounds, none longer, and inner steps, and every average is of all of it and in time."""
+    """Return whether the run is of the kind of `LONG_MOMENTUM`: it trains one new model with a constant batch, makes at least
+    `LONG_ROUNDS` times `LONG_STEPS` inner steps in rounds of at most `LONG_STEPS`, and every average is of all and in time."""
     rounds, inner_steps = known["work.rounds"], known["work.inner_steps"]
     if known["work.samples"] is not None:
         rounds = most_rounds(known["work.samples"], known["batch.initial_batch"], inner_steps)
@@ -92,8 +92,7 @@ def _is_long(known: Settings) -> bool:
         return False
     is_one = known["instances.count"] == 1 and known["model.pretrained"] is None and known["batch.test"] == "constant"
     is_in_time = known["outer.overlap"] == "none" and known["averaging.fragments"] == 1
-    has_steps = inner_steps <= LONG_STEPS and rounds * inner_steps >= LONG_STEPS * LONG_ROUNDS
-    return is_one and is_in_time and rounds >= LONG_ROUNDS and has_steps
+    return is_one and is_in_time and inner_steps <= LONG_STEPS and rounds * inner_steps >= LONG_ROUNDS * LONG_STEPS
 
 
 def most_rounds(samples: Any, batch: Any, inner_steps: Any) -> int | None:
