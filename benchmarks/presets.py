@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from adloco_p2p.config.presets import LONG_MOMENTUM, LONG_ROUNDS, LONG_STEPS, outer_momentum
+from adloco_p2p.config.presets import LONG_MOMENTUM, outer_momentum
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregate import aggregate
@@ -53,7 +53,8 @@ WAYS = {
     "sparse, dense for 16": ("averaging.preset=sparse",),
 }
 """The compared presets; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts. Where
-the name states no other, `sparse` has the outer step of its preset, and the others the mode's rate and `usual_momentum`."""
+the name states no other, `sign` and `sparse` have the outer step of their presets, others the one of short runs."""
+OWN_OUTER_STEPS = ("sign", "sparse")
 WARM_UPS = {
     "sparse, dense for 3": (1024, 256, 128),
     "sparse, dense for 16": (1024,) * 4 + (512,) * 4 + (256,) * 4 + (128,) * 4,
@@ -77,19 +78,11 @@ class Cell:
     inner_steps: int = INNER_STEPS
 
 
-def usual_momentum(cell: Cell) -> float:
-    """Return the outer momentum of the mode in short runs; for `sign` that of runs as long as this one."""
-    is_long = cell.inner_steps <= LONG_STEPS and cell.rounds * cell.inner_steps >= LONG_ROUNDS * LONG_STEPS
-    if cell.way == "sign" and is_long:
-        return LONG_MOMENTUM
-    return outer_momentum(cell.inner_steps, is_long=False)
-
-
 def run_of(cell: Cell, seed: int) -> RunConfig:
     settings = [f"work.rounds={cell.rounds}", f"work.inner_steps={cell.inner_steps}", "batch.test=constant", f"seed={seed}"]
     settings += ["inner.batch_scaling=none", *WAYS[cell.way]]
-    if "momentum" not in cell.way and not cell.way.startswith("sparse"):
-        settings.append(f"outer.momentum={usual_momentum(cell)}")
+    if "momentum" not in cell.way and cell.way.partition(",")[0] not in OWN_OUTER_STEPS:
+        settings.append(f"outer.momentum={outer_momentum(cell.inner_steps, is_long=False)}")
     if cell.width != 32:
         sizes = {"hidden_size": cell.width, "intermediate_size": cell.width * 8 // 3, "num_attention_heads": 4}
         settings += [f"model.architecture.{name}={size}" for name, size in sizes.items()]

@@ -22,9 +22,9 @@ _MODES: dict[str, Settings] = {
 
 LONG_ROUNDS, LONG_STEPS, LONG_MOMENTUM = 64, 32, 0.9
 """The outer Nesterov momentum of runs of at least so many rounds of so many inner steps: it ended lower or as low there. With
-`sign` it does so in as many steps of shorter rounds, too. It ends higher in shorter runs and, with a small model, in longer
-rounds (`docs/results/bytes.md`), where a batch that grows leaves fewer rounds (`docs/results/method.md`), and where updates
-come late (`docs/results/time.md`)."""
+`sign` it does so in as many steps of shorter rounds, too; with float32 and a small model it ends higher in rounds of any other
+length. It also ends higher in shorter runs (all in `docs/results/bytes.md`), where a batch that grows leaves fewer rounds
+(`docs/results/method.md`), and where updates come late (`docs/results/time.md`)."""
 
 
 def outer_momentum(inner_steps: int, *, is_long: bool) -> float:

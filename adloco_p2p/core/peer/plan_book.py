@@ -133,7 +133,7 @@ class PlanBook:
         self._ended = {key: state for key, state in self._ended.items() if key[0] in plans}
         self._reports = {key: reported for key, reported in self._reports.items() if key[0] in reports}
 
-    def _reported(self, number: int) -> Mapping[PeerId, "_Reported"]:
+    def _reported(self, number: int) -> Mapping[PeerId, _Reported]:
         """Return the reports on the round by the plan that counts here."""
         digest = self.digests.get(number)
         return self._reports.get((number, digest), {}) if digest is not None else {}
