@@ -27,6 +27,7 @@ from benchmarks.robustness.cells import Cell
 from benchmarks.robustness.run import Swarm
 
 CLEAN = [Cell(), Cell(data="uneven"), Cell(rule="robust"), Cell(rule="robust", data="uneven"), Cell(codec="topk2")]
+LONG = [replace(cell, rounds=64, momentum=0.9) for cell in (Cell(), Cell(rule="robust", data="uneven"), Cell(codec="sign"))]
 ATTACKED = [
     Cell(liars=2, attack=attack, rule=rule)
     for attack, rule in (("flip x10", "mean"), ("scale 1e3", "mean"), ("hidden", "clip"), ("minmax", "robust"))
@@ -90,8 +91,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     seeds: list[int] = parser.parse_args().seeds
-    print("nobody lies       rounds  alarms  largest rise  training s  measuring s (of one host, per round)", flush=True)
-    for cell in CLEAN:
+    print("nobody lies              rounds  alarms  largest rise  training s  measuring s (of one host, per round)", flush=True)
+    for cell in (*CLEAN, *LONG):
         runs = [watched(cell, seed, acts=True) for seed in seeds]
         rises = [rise for run in runs for rise in run.rises]
         seconds = [sum(getattr(run, name) for run in runs) / len(runs) for name in ("training_seconds", "measuring_seconds")]
