@@ -67,13 +67,14 @@ def architecture(values: float) -> dict[str, Any]:
 
 def write_run(folder: Path, cell: Cell, *, rounds: int, founders: Sequence[str]) -> Path:
     batch = PEERS * STEP_SAMPLES
+    momentum = {} if cell.preset == "sparse" else {"momentum": 0.5}  # plain SGD belongs to that preset
     document = {
         "name": cell.name,
         "mode": "diloco",
         "founders": list(founders),
         "model": {"architecture": architecture(PARAMETERS / cell.scale)},
         "data": {"source": "text", "path": str(write_text(folder)), "sequence_length": 32, "heldout_fraction": 0.1},
-        "outer": {"momentum": 0.5, "overlap": cell.overlap},
+        "outer": {**momentum, "overlap": cell.overlap},
         "work": {"inner_steps": cell.inner_steps, "rounds": rounds, "share": "equal"},
         "instances": {"count": 1},
         "batch": {"initial_batch": batch, "max_batch": batch, "test": "constant"},
