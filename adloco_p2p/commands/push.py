@@ -17,8 +17,11 @@ def check_push(repo: str) -> None:
         validate_repo_id(repo)
     except HFValidationError as error:
         raise ConfigError(f"--push {repo}: {error}; write owner/name", code="E200") from error
-    if get_token() is None:
+    token = get_token()
+    if token is None:
         raise ConfigError(f"--push {repo}: there is no token of the hub on this machine", code="E224")
+    if not token.isascii():
+        raise ConfigError(f"--push {repo}: the token of the hub on this machine has characters that no token has", code="E224")
     if not is_hub_reachable():
         raise SwarmError(f"--push {repo}: the hub cannot be reached, or HF_HUB_OFFLINE is set", code="E330")
 
@@ -27,7 +30,7 @@ def push(directory: Path, repo: str, *, message: str) -> str:
     """Upload every file of the directory as one commit, into a new private repository where there is none, and return the
     commit's address. Raises ConfigError where the hub refuses the token, and SwarmError where it does not take the files."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined] # httpx's or requests', by version
+    from huggingface_hub.errors import HfHubHTTPError
 
     api = HfApi()
     try:
@@ -38,5 +41,7 @@ def push(directory: Path, repo: str, *, message: str) -> str:
         if error.response.status_code in (401, 403):
             raise ConfigError(reason, code="E224") from error
         raise SwarmError(reason, code="E330") from error
-    except (HTTPError, OSError) as error:  # the connection, or a file
-        raise SwarmError(f"--push {repo}: {error}; the export lies in {directory}", code="E330") from error
+    except Exception as error:  # of the connection or a file; of any type where another server answers, as in a hotel
+        first = error.__cause__ or error  # the library's own error names the file that was not uploaded, its cause the reason
+        reason = f"{type(first).__name__}: {brief(first)}"
+        raise SwarmError(f"--push {repo}: {reason}; the export lies in {directory}", code="E330") from error

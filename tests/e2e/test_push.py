@@ -13,6 +13,8 @@ from threading import Thread
 
 import pytest
 
+from adloco_p2p.commands.push import push
+from adloco_p2p.errors import SwarmError
 from tests.e2e.processes import ENVIRONMENT, MACHINE, REPOSITORY, finish, run, write_config
 
 TOKEN = "hf_of_a_test"
@@ -24,6 +26,7 @@ class FakeHub(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.has_room = True
         self.created: list[dict[str, object]] = []
         self.blobs: dict[str, bytes] = {}
         self.files: dict[str, bytes] = {}
@@ -72,8 +75,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         content = self.rfile.read(int(self.headers["Content-Length"]))
         assert hashlib.sha256(content).hexdigest() == self.path.rpartition("/")[2]
-        self.server.blobs[self.path.rpartition("/")[2]] = content
-        self._answer(200, {})
+        if self.server.has_room:
+            self.server.blobs[self.path.rpartition("/")[2]] = content
+        self._answer(200 if self.server.has_room else 413, {})
 
     def _commit(self, lines: list[dict[str, dict[str, str]]]) -> None:
         for line in lines[1:]:
@@ -147,6 +151,7 @@ def test_every_file_of_the_export_is_uploaded(trained: Path, hub: FakeHub, tmp_p
 
 PREVENTED = {
     "no token": ({}, 2, "E224: --push owner/tiny: there is no token", False),
+    "no token, but words": ({"HF_TOKEN": "hf_\xe9"}, 2, "E224: --push owner/tiny: the token of the hub", False),
     "offline": ({"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}, 3, "E330: --push owner/tiny: the hub cannot be reached", False),
     "another token": ({"HF_TOKEN": "hf_of_somebody_else"}, 2, "E224: --push owner/tiny: Client error '401", True),
 }
@@ -165,6 +170,26 @@ def test_what_prevents_an_upload_is_named(trained: Path, hub: FakeHub, tmp_path:
         assert (tmp_path / name / "model").exists() == is_written, name
         assert ("the export lies in" in ended.errors) == is_written, name
     assert not hub.files
+
+
+def test_a_file_that_the_hub_does_not_store_is_no_fault_of_the_program(trained: Path, hub: FakeHub, tmp_path: Path) -> None:
+    """The hub's library then raises an error of its own, with the answer as its cause."""
+    hub.has_room = False
+    ended = finish(begin_export(trained, tmp_path / "model", HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN))
+    assert ended.code == 3 and "E330: --push owner/tiny: HfHubHTTPError: Client error '413" in ended.errors, ended
+    assert f"the export lies in {tmp_path / 'model'}" in ended.errors and not hub.files
+
+
+def test_an_answer_of_another_server_is_no_fault_of_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A network that wants a login first, as in a hotel, answers with its page."""
+
+    def create_repo(*_: object, **__: object) -> None:
+        json.loads("<html>")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", create_repo)
+    with pytest.raises(SwarmError, match="JSONDecodeError") as raised:
+        push(tmp_path, REPO, message="")
+    assert raised.value.code == "E330"
 
 
 def test_a_name_that_no_repository_can_have_is_refused(trained: Path, tmp_path: Path) -> None:
