@@ -199,6 +199,9 @@ class Checkers:
                 self._disk[peer, "vote", record.parent, record.value] = None
             case LedgerEntry():
                 self._check_entry(peer, record)
+                for request in record.value.joined:
+                    if request.peer != peer:  # a copy of the request that comes later is no news
+                        self._take_beat(peer, request.peer, request.beat, self._awake_at[peer])
                 self._newest_on_disk[peer] = record.value.plan
 
     def before_send(self, peer: PeerId, message: object, now: float) -> None:
