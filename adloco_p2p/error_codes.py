@@ -91,7 +91,7 @@ ERROR_CODES = {
     ),
     "E205": ErrorCode(
         "more than one run matches",
-        "The peers that were reached list several runs, or the join links lead to several.",
+        "The peers that were reached list several runs, or the join links lead to several, or elsewhere than `--run`.",
         "`adloco-peer join --initial-peers ADDR --workdir DIR --run ID`, with an id from the message.",
     ),
     "E206": ErrorCode(

@@ -165,14 +165,14 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
 
 
 def _check_run(arguments: argparse.Namespace) -> None:
-    """Raise ConfigError where the directory holds another run than a link or --run names."""
+    """Raise ConfigError where a link and --run name two runs, and where the directory holds another run than they name."""
     from adloco_p2p.storage.workdir import read_run
-    from adloco_p2p.swarm.discovery.join_link import check_held_run, split_initial_peers
+    from adloco_p2p.swarm.discovery.join_link import check_held_run, split_initial_peers, wanted_run
 
     linked, _ = split_initial_peers(arguments.initial_peers)
-    held = read_run(arguments.workdir)
+    held, wanted = read_run(arguments.workdir), wanted_run(linked, arguments.run)
     if held is not None:
-        check_held_run(arguments.workdir, held.digest, wanted=linked or arguments.run)
+        check_held_run(arguments.workdir, held.digest, wanted=wanted)
 
 
 def _known_address(workdir: Path) -> str:

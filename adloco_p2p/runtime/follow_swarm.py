@@ -27,7 +27,7 @@ from adloco_p2p.runtime.adapters.run_history import ledger_events_of
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
 from adloco_p2p.runtime.follow_run import PERIOD_SECONDS, Say, rest, served, until_stopped
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
-from adloco_p2p.swarm.discovery.join_link import split_initial_peers
+from adloco_p2p.swarm.discovery.join_link import split_initial_peers, wanted_run
 from adloco_p2p.swarm.discovery.manifest import fetch_manifest
 from adloco_p2p.swarm.discovery.peer_cards import PeerCards
 from adloco_p2p.swarm.discovery.run_records import Discovery
@@ -49,6 +49,7 @@ CountParameters = Callable[[RunConfig], int | None]
 async def follow_swarm(*, target: JoinTarget, address: Address, count_parameters: CountParameters, say: Say) -> None:
     """Serve the page of a run that others train, until the user stops it. Raises ConfigError and SwarmError."""
     linked, addresses = split_initial_peers(target.initial_peers)
+    wanted = wanted_run(linked, target.run)
     config = PeerConfig(client_mode=True, use_auto_relay=False)  # no peer needs to reach an observer
     initial_peers = [str(known) for known in addresses]
     with tempfile.TemporaryDirectory(prefix="adloco-dashboard-") as folder:
@@ -56,7 +57,7 @@ async def follow_swarm(*, target: JoinTarget, address: Address, count_parameters
             swarm_node = await SwarmNode.start(workdir=Path(folder), config=config, initial_peers=initial_peers, say=say)
             try:
                 discovery = Discovery(swarm_node.dht, swarm_node.identity)
-                digest = await choose_run(discovery, wanted=linked or target.run, say=say)
+                digest = await choose_run(discovery, wanted=wanted, say=say)
                 known = (await connect_to_run(swarm_node, discovery, digest, should_retry=False)).connected
                 manifest = await fetch_manifest(swarm_node.p2p, [*known, *await swarm_node.peers_connected()], digest)
                 run = manifest.verified(digest)

@@ -57,7 +57,7 @@ from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits, most_waiting
 from adloco_p2p.swarm.discovery.gathering import gather
 from adloco_p2p.swarm.discovery.join import JoinTarget, check_protocol, choose_run, connect_to_run, find_manifest
-from adloco_p2p.swarm.discovery.join_link import check_held_run, format_link, split_initial_peers, with_invitation
+from adloco_p2p.swarm.discovery.join_link import check_held_run, format_link, split_initial_peers, wanted_run, with_invitation
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import AdlocoReachability
@@ -111,6 +111,7 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
     begun = time.monotonic()
     workdir, config, say = embedding.workdir, embedding.config, embedding.say
     linked, addresses = split_initial_peers(target.initial_peers)
+    wanted = wanted_run(linked, target.run)
     held = _holds_ledger(workdir)
     async with _on_the_network(embedding, addresses, phase="looking for the swarm", may_begin_alone=held) as swarm_node:
         if not await swarm_node.peers_connected() and held:
@@ -119,11 +120,11 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
         workdir.enter("asking for the run")
         manifest = _load_manifest(workdir)
         if manifest is None:
-            wanted, seconds = linked or target.run, target.patience_seconds
+            seconds = target.patience_seconds
             run_digest = await choose_run(discovery, wanted=wanted, seconds=seconds, say=say)
             manifest = await find_manifest(swarm_node, discovery, run_digest, seconds=seconds, say=say)
         run = manifest.verified(manifest.run)
-        check_held_run(workdir.path, manifest.run, wanted=linked or target.run)
+        check_held_run(workdir.path, manifest.run, wanted=wanted)
         check_run_of_others(run, config)
         await check_protocol(swarm_node, manifest.run)
         await get_shared_inputs(swarm_node, discovery, run, embedding, digest=manifest.run)

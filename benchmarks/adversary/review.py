@@ -43,8 +43,8 @@ LONG_ROUNDS = Setting(
 )
 """Longer than a proposer waits for stragglers, and as long as the plans expect by the speeds that machines claim."""
 MOST_VOID = 0.34
-"""The part of the rounds of punctual honest hosts that a liar may cost: two of six. Over thirteen seeds it was 9 % in the mean, at
-most one of six rounds on twelve of them, and two on the other one."""
+"""The part of the rounds of punctual honest hosts that a liar may cost: two of six. Over thirteen seeds it was 9 % in the
+mean, at most one round of six on twelve of them and two on the other."""
 
 
 def by_strangers(deed: Deed) -> Play:

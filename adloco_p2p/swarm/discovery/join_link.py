@@ -111,6 +111,16 @@ def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[Peer
     return (runs[0] if runs else None), tuple(dict.fromkeys([*addresses, *linked]))
 
 
+def wanted_run(linked: Digest | None, named: str | None) -> str | None:
+    """Return the run that a link and `--run` ask for: a digest or its beginning. Raises ConfigError if they are two runs."""
+    if linked is not None and named is not None and not linked.startswith(named):
+        raise ConfigError(
+            f"--run {named}: the join link leads to run {linked[:16]}; leave --run out, or give a link to the other run",
+            code="E205",
+        )
+    return linked or named
+
+
 def check_held_run(workdir: Path, held: str, *, wanted: str | None) -> None:
     """Raise ConfigError if the directory holds another run than `wanted`, a digest or its beginning."""
     if wanted is not None and not held.startswith(wanted):

@@ -6,7 +6,7 @@ import pytest
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.swarm.discovery.join_link import format_link, parse_link, split_initial_peers
+from adloco_p2p.swarm.discovery.join_link import format_link, parse_link, split_initial_peers, wanted_run
 from adloco_p2p.swarm.p2p.address_book import MAX_PEERS, AddressBook, ListenPort, Pages
 from adloco_p2p.swarm.p2p.addresses import check_address, leads_out, parse_peer_address, parse_peer_addresses, reach, shareable
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket
@@ -125,6 +125,14 @@ def test_a_link_leads_where_it_was_made_for():
 def test_a_bad_link_is_refused_with_its_reason(text, reason):
     with pytest.raises(ConfigError, match=reason):
         parse_link(text)
+
+
+def test_a_link_and_an_option_that_name_two_runs_are_refused():
+    assert wanted_run(RUN, None) == wanted_run(RUN, RUN[:4]) == RUN
+    assert wanted_run(None, "12") == "12" and wanted_run(None, None) is None
+    with pytest.raises(ConfigError, match=f"--run 12: the join link leads to run {RUN[:16]}") as error:
+        wanted_run(RUN, "12")
+    assert error.value.code == "E205"
 
 
 def test_a_piece_of_a_link_is_named_as_one_and_no_error_shows_the_invitation():
