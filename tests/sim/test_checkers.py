@@ -89,6 +89,36 @@ def test_a_beat_that_rose_within_the_lease_forbids_to_exclude_its_owner() -> Non
         excluded_after_a_restart(later_beat=BEAT + 1)
 
 
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_copy_of_the_request_by_which_a_plan_seats_a_peer_is_no_news(later: int) -> None:
+    """The plan brings the beat of the request, so the lease begins with the plan; a higher beat renews it."""
+    world = World(1, peers=3, rounds=6, faults=Faults(faults_end_at=0.0))
+    world.queue.at(4.0, world._join)
+    world.run()
+    process = next(iter(world.machines.values())).process
+    assert process is not None
+    entries = list(process.agreement.ledger.since(1))
+    place = next(number for number, entry in enumerate(entries) if entry.value.joined)
+    (request,) = entries[place].value.joined
+    me, sender = (entry.peer for entry in entries[0].plan.roster[:2])
+    checkers = checkers_of(world)
+    for peer in (me, sender):
+        checkers.booted(peer, 0.0)
+    for entry in entries[: place + 1]:
+        for signed in entry.reports:
+            checkers.reported(signed.report)
+        checkers.persisting(me, entry)
+        checkers.decided(me, entry.plan)
+    seated = entries[place].value.plan
+    lease = world.timing.lease(len(entries[place].plan.roster))
+    for second in range(1, int(lease)):
+        checkers.woke(me, float(second))
+    copy = replace(heartbeat(seated, beat=0), joins=(replace(request, beat=request.beat + later),))
+    checkers.delivered(me, sender, copy, lease - 1.0)
+    with pytest.raises(Violation, match=r"whose beat came 1\.000 s ago") if later else nullcontext():
+        exclude(checkers, seated, sender=sender, me=me, silent=request.peer, now=lease)
+
+
 @pytest.mark.parametrize("is_named_in_all", [True, False])
 def test_a_peer_that_takes_part_in_one_of_a_liars_two_ballots_of_one_number_is_right_if_that_excludes_nobody_living(
     is_named_in_all: bool,
