@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
+from statistics import fmean
 
 from adloco_p2p.core.agreement.ledger_sync import STRANGERS_PER_PERIOD
 from adloco_p2p.core.model.ledger_entry import WrongSum
@@ -42,9 +43,10 @@ LONG_ROUNDS = Setting(
     rules=replace(small_rules(5, 4), work=WorkRules(rounds=4, inner_steps=400)),
 )
 """Longer than a proposer waits for stragglers, and as long as the plans expect by the speeds that machines claim."""
-MOST_VOID = 0.34
-"""The part of the rounds of punctual honest hosts that a liar may cost: two of six. Over thirteen seeds it was 9 % in the
-mean, at most one round of six on twelve of them and two on the other."""
+MOST_VOID = 0.2
+"""The part of the rounds of punctual honest hosts that a liar may cost, ..."""
+WORLDS = 5
+"""... in the mean over so many worlds: each has few rounds, so that one void round is a sixth of them."""
 
 
 def by_strangers(deed: Deed) -> Play:
@@ -94,10 +96,6 @@ def ends_soon(result: Result) -> str:
     return f"the liar was banned in round {min(banned)} only" if min(banned) > ROUNDS_TO_A_BAN else ""
 
 
-def ends_few_rounds_early(result: Result) -> str:
-    return f"{result.void:.0%} of the rounds of punctual hosts were void" if result.void > MOST_VOID else ""
-
-
 def seats_no_ghost(result: Result) -> str:
     longest = max((len(entry.plan.roster) for entry in result.arena.entries.values()), default=0)
     return "" if longest <= len(result.arena.genesis.roster) else f"a roster has {longest} seats"
@@ -132,6 +130,24 @@ def pulls(seed: int) -> Outcome:
     most = STRANGERS_PER_PERIOD * len(result.arena.machines) * seconds
     problem = "" if answered <= most else f"{answered} answers with ledger entries in {seconds:.0f} s"
     return judged(result, problem, sent=f"{attackers.num_sent} questions, {answered} answers with entries")
+
+
+def completes_what_was_never_decided(seed: int) -> Outcome:
+    """B8: attempts end because the liar names a decision that was never made; played in several worlds."""
+    voids: list[float] = []
+
+    def note_void(result: Result) -> str:
+        voids.append(result.void)
+        return ""
+
+    play = by_member(members.invents_completions, note_void, setting=replace(LONG_ROUNDS, rounds=6))
+    outcomes = [play(seed + number) for number in range(WORLDS)]
+    failed = next((outcome for outcome in outcomes if not outcome.has_passed), None)
+    if failed is not None:
+        return failed
+    void = fmean(voids)
+    happened = f"{void:.0%} of the rounds of punctual hosts were void in {WORLDS} worlds, {MOST_VOID:.0%} may be"
+    return Outcome(sent=outcomes[0].sent, happened=happened, has_passed=void <= MOST_VOID)
 
 
 def is_slow(arena: Arena) -> None:
@@ -176,11 +192,7 @@ REVIEW: tuple[Scenario, ...] = (
     Scenario("ending it for one host", by_member(members.ends_every_attempt_for_one_host), "B8"),
     Scenario("ending it in another's name", by_member(members.ends_every_attempt(is_led=True)), "B8"),
     Scenario("contributing other steps", by_member(members.contributes_other_steps), "B8"),
-    Scenario(
-        "completing what was never decided",
-        by_member(members.invents_completions, ends_few_rounds_early, setting=replace(LONG_ROUNDS, rounds=6)),
-        "B8",
-    ),
+    Scenario("completing what was never decided", completes_what_was_never_decided, "B8"),
     Scenario("ending it by suspects", by_member(members.ends_every_attempt(suspects=1)), "B8"),
     Scenario("livelock of ballots", by_member(members.overtakes_ballots), "B8"),
     Scenario("evicting the living", by_member(members.evicts_the_living), "B9"),
