@@ -30,9 +30,9 @@ from adloco_p2p.swarm.transport.held import decode_held, num_held_bytes
 
 MAX_DONORS = 8
 """Donors that are asked at the same time; further ones wait until one of these is busy or dropped."""
-MAX_IN_FLIGHT = 2
-"""Chunks that one donor owes at the same time: enough for 300 Mbit/s at a round trip of 50 ms. With more, a donor would be
-asked for chunks that another fetcher could have passed on meanwhile."""
+LEAST_IN_FLIGHT, IN_FLIGHT_BYTES = 2, 2 << 20
+"""Chunks that one donor owes at the same time: two, or as many as make these bytes, enough for 300 Mbit/s at a round trip of 50
+ms. With more, a donor would be asked for chunks that another fetcher could have passed on meanwhile."""
 MAX_ATTEMPTS = 3
 """Attempts in a row at a donor whose connection breaks before a single chunk has come."""
 CONNECT_SECONDS = 20.0
@@ -232,15 +232,15 @@ class ChunkFetcher:
     async def _exchange(
         self, stream: FramedStream, sink: ChunkSink, index: ChunkIndex, held: frozenset[int], fetch: _Fetch
     ) -> None:
-        download, num_owed = fetch.download, 0
+        download, num_owed, owed_bytes = fetch.download, 0, 0
         while not download.is_complete:
-            while num_owed < MAX_IN_FLIGHT:
+            while num_owed < LEAST_IN_FLIGHT or owed_bytes < IN_FLIGHT_BYTES:
                 wanted = download.take(stream.peer, held, num_owed=num_owed, num_donors=len(fetch.at_work))
                 if wanted is None:
                     break
                 sink.expect(wanted, index.chunks[wanted][0])
                 stream.send(FrameKind.WANT, encode_want(wanted))
-                num_owed += 1
+                num_owed, owed_bytes = num_owed + 1, owed_bytes + index.chunks[wanted][0]
             if not num_owed and len(held) < len(index.chunks):
                 raise NothingNow(f"holds {len(held)} of {len(index.chunks)} chunks, and no further one that is missing here")
             if not num_owed:
@@ -251,7 +251,7 @@ class ChunkFetcher:
             if not await asyncio.to_thread(download.is_right, chunk, data):
                 raise RemoteProtocolError(f"chunk {chunk} is not what the root promises")
             download.put(stream.peer, chunk, data)
-            num_owed -= 1
+            num_owed, owed_bytes = num_owed - 1, owed_bytes - index.chunks[chunk][0]
 
 
 def _busy_pause(num_refusals: int) -> float:
