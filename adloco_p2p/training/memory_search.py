@@ -126,8 +126,11 @@ def search_cuda(
         own_bytes = instance.local.nbytes + sum(tensor.nbytes for tensor in instance.optimizer.state.values())
         others = torch.empty(own_bytes * (num_instances - 1), dtype=torch.uint8, device=shell.device)
     except torch.OutOfMemoryError as error:
+        one = f"memory_fraction: {shell.device} does not hold the model, its gradient and moments; raise it, or choose a larger"
+        several = f"max_instances: {num_instances} instances do not fit {shell.device}; host fewer"
         raise DeviceError(
-            f"max_instances: {num_instances} instances do not fit {shell.device}; host fewer", code="E502"
+            several if num_instances > 1 else f"{one} device, or a run with adapters (model.lora) or inner.kind adamw8bit",
+            code="E502",
         ) from error
 
     def fits(num_samples: int) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.numerics.outer_optimizer import _CHUNK, outer_step_
 from adloco_p2p.training.hosted_instances import STATE_DTYPES
 
 
@@ -22,7 +22,7 @@ def test_acceptance_h(kind: str, learning_rate: float, expected: tuple[float, fl
 @pytest.mark.parametrize("kind", ["nesterov", "sgd", "average"])
 @pytest.mark.parametrize("dtypes", STATE_DTYPES.values(), ids=STATE_DTYPES)
 def test_what_is_said_to_be_written_changes_no_more(kind: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
-    size = 300_001
+    size = 2 * _CHUNK + 301
     generator = torch.Generator().manual_seed(1)
     outer, momentum, delta = (torch.randn(size, generator=generator) for _ in range(3))
     of_outer, of_momentum = dtypes
