@@ -1,6 +1,6 @@
 """Measures this node on a GPU: speed beside a loop of one's own, gaps, memory, precision, several instances, adapters.
 
-python -m benchmarks.gpu --out DIR                     all parts, one after another, a process each; ten minutes on an H200
+python -m benchmarks.gpu --out DIR                     all parts, one after another, a process each; fifteen minutes on an H200
 python -m benchmarks.gpu --out DIR --only speed gaps
 
 Each part prints a table, which also goes to DIR/NAME.txt. A part that fails, or takes too long, leaves the others alone.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 SECONDS = {
     "speed": 185,
-    "gaps": 50,
+    "gaps": 110,
     "memory": 120,
     "probe": 90,
     "precision": 120,
@@ -22,6 +22,7 @@ SECONDS = {
     "adapters": 120,
     "documents": 40,
     "determinism": 90,
+    "peers": 330,
 }
 """The most seconds that each part, a module of this package, may take."""
 
