@@ -1,4 +1,4 @@
-"""Two real peers on one card average 116 million parameters over emulated links of 100 Mbit/s, with two codecs.
+"""Two real peers on one card average 105 million parameters over emulated links of 100 Mbit/s, with two codecs.
 
 python -m benchmarks.gpu.peers                                      four rounds each; four minutes
 python -m benchmarks.gpu.peers --device cpu --width 64 --layers 2   tries the program out
@@ -17,12 +17,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.nodes import Member, begin, begin_node, end, llama, node_command, write_document
+from benchmarks.nodes import Member, begin_node, end, llama, write_document
 from benchmarks.wan.emulator import LaboratoryUnavailable
-from benchmarks.wan.lab import Laboratory, Link
+from benchmarks.wan.lab import Laboratory, Link, begin_in
 
 CODECS = ("int8", "sign")
 NAMES = ("one", "two")
@@ -57,23 +58,15 @@ def place_in(folder: Path) -> Iterator[Place]:
         try:
             lab = stack.enter_context(Laboratory(links))
         except LaboratoryUnavailable as problem:
-
-            def on_loopback(name: str, *arguments: object, settings: list[str]) -> Member:
-                return begin_node(folder, name, *arguments, settings=settings)
-
-            yield Place(f"loopback ({problem})", on_loopback, lambda: None)
+            yield Place(f"loopback ({problem})", partial(begin_node, folder), lambda: None)
             return
 
-        def inside(name: str, *arguments: object, settings: list[str]) -> Member:
-            listen = f"/ip4/{lab.address(name)}/tcp/0"
-            command = node_command(*arguments, workdir=folder / name, listen=listen, settings=settings)
-            return begin(folder, name, command, popen=lambda argv, **options: lab.popen(name, argv, **options))
-
         def narrow() -> None:
-            for link in links:
-                lab.change(replace(link, up_mbit=MBIT, down_mbit=MBIT, queue_kb=512))
+            for wide in links:
+                lab.change(replace(wide, up_mbit=MBIT, down_mbit=MBIT, queue_kb=512))
 
-        yield Place(f"links of {MBIT:g} Mbit/s each way, {4 * DELAY_MS:g} ms there and back", inside, narrow)
+        link = f"links of {MBIT:g} Mbit/s each way, {4 * DELAY_MS:g} ms there and back"
+        yield Place(link, partial(begin_in, lab, folder), narrow)
 
 
 def write_run(folder: Path, codec: str, args: argparse.Namespace) -> Path:
@@ -121,8 +114,9 @@ def common_rounds(members: list[Member]) -> dict[int, list[dict[str, Any]]]:
 def show(codec: str, rounds: dict[int, list[dict[str, Any]]]) -> None:
     for number, events in rounds.items():
         training = [event["seconds"].get("training", 0.0) for event in events]
-        others = {phase: max(e["seconds"].get(phase, 0.0) for e in events) for e in events for phase in e["seconds"]}
-        after = ", ".join(f"{phase} {spent:.2f}" for phase, spent in others.items() if phase != "training" and spent >= 0.01)
+        phases = dict.fromkeys(phase for event in events for phase in event["seconds"] if phase != "training")
+        longest = {phase: max(event["seconds"].get(phase, 0.0) for event in events) for phase in phases}
+        after = ", ".join(f"{phase} {spent:.2f}" for phase, spent in longest.items() if spent >= 0.01)
         rate = sum(event["tokens"] for event in events) / max(training) if max(training) else 0.0
         sent = max(event["bytes_sent"] for event in events) / 1e6
         loss = max(event["loss"] or 0.0 for event in events)

@@ -18,7 +18,7 @@ from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
-from adloco_p2p.training import chunked_loss
+from adloco_p2p.training import chunked_loss, memory_search
 from adloco_p2p.training import hosting as hosting_module
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.memory_search import search_cuda
@@ -268,6 +268,27 @@ def test_the_largest_micro_batch_is_found_by_trying(seen: Counter[str], monkeypa
     assert peer._shell._bound is None, "the probe's parameters are freed before an instance has its own"
     peer.start([ONE])
     train_round(peer, effect(batch=12, micro=12))
+
+
+@pytest.mark.parametrize(
+    ("max_instances", "is_in_the_step", "why"),
+    [
+        (1, False, "memory_fraction: cuda:0 does not hold the model, .* adapters .model.lora. or inner.kind adamw8bit"),
+        (2, False, "max_instances: 2 instances do not fit cuda:0; host fewer"),
+        (1, True, "one sample of .* tokens does not fit cuda:0 beside 1 instances; raise memory_fraction"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_remedy(
+    max_instances: int, is_in_the_step: bool, why: str, seen: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(hosting_module, "search_cuda", search_cuda)
+    peer = hosting(peer=replace(GPU, device="cuda:0", max_instances=max_instances))
+    monkeypatch.setattr(memory_search, *(("accumulate_gradient", short) if is_in_the_step else ("Instance", short)))
+    with pytest.raises(DeviceError, match=why):
+        _ = peer.micro_batch_limit
 
 
 def test_an_apple_gpu_never_sees_float64(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
-from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher, ChunkSink, NothingNow, _introduce, next_chunk
+from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher, ChunkSink, NothingNow, _Fetch, _introduce, next_chunk
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, encode_reply, max_index_bytes
 from adloco_p2p.swarm.transfer.chunk_server import Allowance
 from adloco_p2p.swarm.transfer.download import (
@@ -366,3 +366,45 @@ def test_a_donor_whose_index_has_come_sends_no_long_frames_any_more() -> None:
     download, donor = Download(blob_root(INDEX), lambda _: [], max_chunks=1 << 16), Donor()
     assert asyncio.run(_introduce(cast(Any, donor), download)) == INDEX
     assert donor.max_control_bytes == num_held_bytes(1 << 16) == 8192
+
+
+class EagerDonor:
+    """The stream of a donor that delivers a chunk as soon as all that may be asked of it was asked for."""
+
+    def __init__(self, chunks: Sequence[bytes], sink: ChunkSink) -> None:
+        self.peer, self.bytes_received, self.is_paced = A, 0, False
+        self.num_owed: list[int] = []
+        """How many chunks it owed, each time that one was asked of it."""
+        self._chunks, self._sink, self._asked = chunks, sink, deque[int]()
+
+    def send(self, kind: FrameKind, payload: bytes) -> None:
+        if not self._asked:
+            asyncio.get_running_loop().call_soon(self._deliver)
+        self._asked.append(int.from_bytes(payload, "little"))
+        self.num_owed.append(len(self._asked))
+
+    def _deliver(self) -> None:
+        chunk = self._chunks[self._asked.popleft()]
+        self._sink.target(len(chunk))[:] = chunk
+        self._sink.arrived(len(chunk))
+        if self._asked:
+            asyncio.get_running_loop().call_soon(self._deliver)
+
+
+@pytest.mark.parametrize(("num_bytes", "most"), [(4 << 20, 2), (1 << 20, 2), (1 << 18, 8), (1 << 15, 32), (10, 32)])
+def test_a_donor_owes_two_megabytes_but_at_least_two_chunks_and_at_most_32(num_bytes: int, most: int) -> None:
+    chunks = [bytes([number]) * num_bytes for number in range(5 * most)]
+    encoded = blob_index(b"", ((len(chunk), chunk_digest(chunk)) for chunk in chunks))
+    room = [memoryview(bytearray(num_bytes)) for _ in chunks]
+
+    async def scenario() -> list[int]:
+        download = Download(blob_root(encoded), lambda _: room, max_chunks=len(chunks))
+        index = await download.begin(encoded)
+        donor = EagerDonor(chunks, sink := ChunkSink())
+        held = frozenset(range(len(chunks)))
+        await ChunkFetcher(cast(Any, None), "test")._exchange(cast(Any, donor), sink, index, held, _Fetch(download, 20.0))
+        assert download.is_complete
+        return donor.num_owed
+
+    num_owed = asyncio.run(scenario())
+    assert num_owed[0] == 1 and max(num_owed) == most
