@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model.complaints import KnownComplaint
-from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
+from adloco_p2p.core.model.instance_plan import MAX_COMPLAINTS, HostShare, InstancePlan
 from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.roster_entry import RosterEntry
@@ -83,7 +83,7 @@ def _counted(
 ) -> list[KnownComplaint]:
     """Return the complaints that count, in order: those of the last rounds, by hosts with work about other such hosts. Each
     host counts with one complaint per average, about fewer than half of the hosts. Two hosts in client mode cannot reach each
-    other, for which neither is responsible."""
+    other, for which neither is responsible. Of more than a plan can hold, the oldest are forgotten."""
     clients = {entry.peer for entry in roster if not entry.capacity.is_reachable}
     counted: dict[tuple[PeerId, int], KnownComplaint] = {}
     about: dict[PeerId, set[PeerId]] = {}
@@ -95,7 +95,7 @@ def _counted(
         if is_between_hosts and is_recent and 2 * len(named) < len(workers) and (peer, complaint.round) not in counted:
             about[peer] = named
             counted[peer, complaint.round] = complaint
-    return list(counted.values())
+    return list(counted.values())[-MAX_COMPLAINTS:]
 
 
 def _silent(complaints: Iterable[KnownComplaint], witnesses: Witnesses) -> set[PeerId]:

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from adloco_p2p.core.model.complaints import Complaint, KnownComplaint, PartNotShown, may_reduce
-from adloco_p2p.core.model.instance_plan import InstancePlan
+from adloco_p2p.core.model.instance_plan import MAX_COMPLAINTS, InstancePlan
 from adloco_p2p.core.model.report_form import complaint_of
 from adloco_p2p.core.model.roster_entry import RosterEntry
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, PeerId
 from adloco_p2p.core.planning.round_plan import next_plan
 from adloco_p2p.core.planning.suspension import suspended, suspension_rounds, with_complaints
 from tests.core.core_values import capacity, instance_plan, instance_report, peer
@@ -88,6 +88,25 @@ def test_a_complaint_counts_for_sixteen_rounds() -> None:
         first = {name: about(LIAR, round=ROUND - age) for name in (A, B, C)}
         nothing: list[dict[PeerId, Complaint]] = [{}] * (age - 1)
         assert out_of(decided([first, *nothing, {name: about(LIAR) for name in (A, B, C)}])) == found
+
+
+def test_a_plan_forgets_the_oldest_of_more_complaints_than_it_can_hold() -> None:
+    """256 hosts complain in 17 rounds, each of them about two others in turn, which suspends nobody."""
+    names = [peer(index) for index in range(MAX_HOSTS)]
+    places = {name: place for place, name in enumerate(names)}
+    entries = tuple(RosterEntry(peer=name, joined_round=0, capacity=capacity()) for name in names)
+    plan = instance_plan(hosts=dict.fromkeys(names, 1))
+    for round in range(17):
+        claims = {
+            name: replace(
+                instance_report(),
+                complaint=Complaint(round=round, contributor=(place + 1 + round % 2) % MAX_HOSTS, reducer=0),
+            )
+            for name, place in places.items()
+        }
+        plan = with_complaints(plan, plan, claims, entries, places, round=round)
+    assert len(plan.complaints) == MAX_COMPLAINTS and {complaint.round for complaint in plan.complaints} == set(range(1, 17))
+    assert not any(share.suspensions for share in plan.hosts)
 
 
 def test_complaints_about_rounds_to_come_and_about_oneself_count_for_nothing() -> None:
