@@ -33,12 +33,24 @@ from benchmarks.method.store import RESULTS, Record, Store, command_line, key_of
 KEPT = RESULTS / "muon.jsonl.gz"
 """Records of earlier cells; a reader's own go beside them."""
 TOKENS_PER_PARAMETER = 20
-BATCHES = ("constant", "adaptive")
+BATCHES = {
+    "constant": "constant",
+    "momentum": "constant, outer momentum 0.9",
+    "adaptive": "adaptive",
+    "largest": "constant, as large as the adaptive one ends",
+}
+"""Kinds of batches, with their words in the tables."""
+TUNED_AS = {"momentum": "constant"}
+"""Kinds of batches that take the rates of another one."""
 KINDS = ("adamw", "muon")
 SEEDS = [1, 2, 3]
 STEPS_TIMED = 24
 TURNS = 5
 """How often each step is timed, the two optimizers in turn; the shortest time counts, since other work only adds."""
+
+
+Rates = Mapping[str, tuple[str, ...]]
+"""Learning rates by optimizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +60,8 @@ class Size:
     parameters: int
     settings: tuple[str, ...]
     """Differences from `benchmarks/method/base.yaml`."""
-    rates: Mapping[str, tuple[str, ...]]
+    rates: Mapping[str, Rates]
+    """By batch: the rates that are tried."""
     tuning_divisor: int = 1
     """How many times shorter the runs are in which rates are tuned."""
 
@@ -71,27 +84,29 @@ def _llama(hidden: int, inner: int, layers: int, heads: int) -> tuple[str, ...]:
     return tuple(f"model.architecture.{name}={number}" for name, number in numbers.items())
 
 
+_SMALL: Rates = {"adamw": ("3e-3", "6e-3", "1.2e-2"), "muon": ("6e-3", "1.2e-2", "2.4e-2", "4.8e-2")}
+_LARGE: Rates = {"adamw": ("5e-4", "1e-3", "2e-3"), "muon": ("3e-3", "6e-3", "1.2e-2")}
+_LARGEST: Rates = {"adamw": ("1e-3", "2e-3", "4e-3"), "muon": ("6e-3", "1.2e-2", "2.4e-2")}
+"""Twice as high, as the rate of the adaptive batch ends."""
+
 SIZES = {
-    "small": Size(
-        parameters=20_864,
-        settings=(),
-        rates={"adamw": ("3e-3", "6e-3", "1.2e-2"), "muon": ("6e-3", "1.2e-2", "2.4e-2", "4.8e-2")},
-    ),
+    "small": Size(parameters=20_864, settings=(), rates={"constant": _SMALL, "adaptive": _SMALL}),
     "large": Size(
         parameters=357_120,
         settings=_llama(96, 256, 3, 3),
-        rates={"adamw": ("5e-4", "1e-3", "2e-3"), "muon": ("3e-3", "6e-3", "1.2e-2")},
+        rates={"constant": _LARGE, "momentum": _LARGE, "adaptive": _LARGE, "largest": _LARGEST},
         tuning_divisor=4,
     ),
 }
 
 
 def row_of(size: str, batch: str, kind: str, rate: str) -> Row:
-    """Return one way to train; `constant` and `adaptive` are the rows of docs/results/method.md with batch 8 and H 32."""
+    """Return one way to train; `constant` and `adaptive` are the rows of docs/results/method.md with batch 8 and H 32.
+    `adaptive` reaches its cap of 64 in the first quarter of a run of `large`."""
     own = (*SIZES[size].settings, f"inner.kind={kind}", f"inner.learning_rate={rate}")
     name = f"{size}, {batch} batch, {kind}, rate {rate}"
-    if batch == "constant":
-        return diloco(8, 32, *own, momentum=0.5, name=name)
+    if batch != "adaptive":
+        return diloco(64 if batch == "largest" else 8, 32, *own, momentum=0.9 if batch == "momentum" else 0.5, name=name)
     return adloco(name, "batch.eta=1.7", "inner.batch_scaling=sqrt", *own)
 
 
@@ -132,12 +147,13 @@ class Cells(Store):
 
     def best_rate(self, size: str, batch: str, kind: str) -> str | None:
         """Return the best of the rates that were tried on the tuning seed; None unless all were tried."""
+        batch = TUNED_AS.get(batch, batch)
         losses = self.tried(size, batch, kind)
-        return min(losses, key=losses.__getitem__) if len(losses) == len(SIZES[size].rates[kind]) else None
+        return min(losses, key=losses.__getitem__) if len(losses) == len(SIZES[size].rates[batch][kind]) else None
 
     def tried(self, size: str, batch: str, kind: str) -> dict[str, float]:
         """Return final losses of the tuning seed, by rate."""
-        rows = {rate: row_of(size, batch, kind, rate) for rate in SIZES[size].rates[kind]}
+        rows = {rate: row_of(size, batch, kind, rate) for rate in SIZES[size].rates[batch][kind]}
         found = {rate: self.find(row, TUNING_SEED, SIZES[size].tuning_samples) for rate, row in rows.items()}
         return {rate: record["loss"] for rate, record in found.items() if record is not None}
 
@@ -187,12 +203,13 @@ def train_cells(arguments: argparse.Namespace) -> None:
     for size in arguments.size:
         cells.time_steps(size)
         samples = SIZES[size].samples
-        for batch in arguments.batch:
+        batches = [batch for batch in arguments.batch if batch in SIZES[size].rates]
+        for batch in dict.fromkeys(TUNED_AS.get(batch, batch) for batch in batches):
             for kind in KINDS:
-                for rate in SIZES[size].rates[kind]:
+                for rate in SIZES[size].rates[batch][kind]:
                     cells.train(row_of(size, batch, kind, rate), TUNING_SEED, SIZES[size].tuning_samples)
         for seed in arguments.seeds:
-            for batch in arguments.batch:
+            for batch in batches:
                 for kind in KINDS:
                     cells.train(_best_row(cells, size, batch, kind), seed, samples)
                 if (short := short_samples(cells, size, batch)) is not None:
@@ -232,17 +249,19 @@ def table(cells: Cells, seeds: list[int]) -> list[str]:
         "| seconds, Muon / AdamW | Muon, equal time | minus AdamW |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    return lines + [line for size in SIZES for batch in BATCHES if (line := _line(cells, size, batch, seeds))]
+    return lines + [line for size in SIZES for batch in SIZES[size].rates if (line := _line(cells, size, batch, seeds))]
 
 
 def tuning_table(cells: Cells) -> list[str]:
     """Return held-out losses of the tuning seed as far as they were tried, with the best one of each kind marked."""
     lines = ["| model, batch | optimizer | rate: loss |", "|---|---|---|"]
     for size in SIZES:
-        for batch in BATCHES:
-            for kind in KINDS:
+        for batch in SIZES[size].rates:
+            for kind in KINDS if batch not in TUNED_AS else ():
                 if tried := cells.tried(size, batch, kind):
-                    lines.append(f"| {size}, {batch} | {kind} | {tried_words(tried, cells.best_rate(size, batch, kind))} |")
+                    lines.append(
+                        f"| {size}, {BATCHES[batch]} | {kind} | {tried_words(tried, cells.best_rate(size, batch, kind))} |"
+                    )
     return lines
 
 
@@ -271,8 +290,9 @@ def _line(cells: Cells, size: str, batch: str, seeds: list[int]) -> str | None:
     ratio = _over(found["muon"], muon).mean / _over(found["adamw"], adamw).mean
     rates = ", ".join(str(cells.best_rate(size, batch, kind)) for kind in KINDS)
     rounds = " : ".join(f"{estimate([record['rounds'] for record in found[kind].values()]).mean:.0f}" for kind in KINDS)
+    count = min(len(some) for some in losses.values())
     return (
-        f"| {size}, {batch} | {rates} | {min(len(some) for some in losses.values())} | {means['adamw']} | {means['muon']} |"
+        f"| {size}, {BATCHES[batch]} | {rates} | {count} | {means['adamw']} | {means['muon']} |"
         f" {equal.shown(3)} | {rounds} | {ratio:.2f} | {means['short']} | {short.shown(3)} |"
     )
 
