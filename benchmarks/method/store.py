@@ -47,7 +47,7 @@ def append_record(path: Path, record: Record) -> None:
 
 
 def pack(records: Iterable[Record], path: Path) -> None:
-    """Keep records in a compressed file; the same records always give the same bytes."""
+    """Keep records in a compressed file; the same records give the same bytes with the same Python and zlib."""
     text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 

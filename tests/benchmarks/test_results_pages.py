@@ -1,7 +1,9 @@
 """The pages of docs/results against the kept records, and the figures of docs/results.md and README.md against those pages."""
 
+import gzip
 import re
 import shutil
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +81,8 @@ def test_the_tables_follow_from_their_records(
     monkeypatch.setattr(benchmark, "RESULTS", tmp_path)
     benchmark.tabulate(Namespace(runs=[]))
     assert page.read_text() == (RESULTS / name).read_text()
-    assert (tmp_path / benchmark.KEPT.name).read_bytes() == benchmark.KEPT.read_bytes()
+    again, kept = (gzip.decompress(path.read_bytes()) for path in (tmp_path / benchmark.KEPT.name, benchmark.KEPT))
+    assert again == kept, "compressed they may differ: Python and zlib decide"
 
 
 def records_of(path: Path) -> list[Record]:
@@ -227,6 +230,7 @@ def test_the_first_page_counts_the_rounds_of_the_records() -> None:
         assert words in page
 
 
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the pages count n-grams of the texts of Python 3.11")
 def test_the_pages_have_the_tables_of_counts_of_short_and_long_runs() -> None:
     feed = open_feed(load_run(BASE, [f"seed={HELDOUT_SEED}"]).value, cache_dir=None)
     assert isinstance(feed, IndexedFeed)

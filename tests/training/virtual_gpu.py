@@ -226,6 +226,7 @@ def virtual_gpus(monkeypatch: pytest.MonkeyPatch, count: int = 1) -> Iterator[Co
         patch.setattr(torch.Tensor, "is_pinned", _is_pinned)
         patch.setattr(torch.backends.mps, "is_available", lambda: count == 0)
         patch.setattr(torch.mps, "manual_seed", _Generator().manual_seed)
+        patch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)  # torch built for CUDA asks the driver
         patch.setattr(threading.Thread, "run", run_with_gpus)
         # activation checkpointing compares what it recomputes with what it saved, which it sees by the name of the C++ side
         patch.setitem(checkpoint._allowed_determinism_checks_to_fns, "default", lambda saved: {"shape": saved.shape})

@@ -286,7 +286,9 @@ class FramedStream(asyncio.BufferedProtocol):
         """Queue one frame. Raises StreamLost."""
         if self._lost is not None:
             raise self._why_lost()
-        self._transport.writelines([_FRAME.pack(_MARKER, kind, 0, len(payload)), payload])
+        header = _FRAME.pack(_MARKER, kind, 0, len(payload))
+        # From Python 3.12 on a transport that ends with an empty buffer writes it again and again, and never closes.
+        self._transport.writelines([header, payload] if len(payload) else [header])
         self.bytes_sent += _FRAME.size + len(payload)
         self._meter.sent_bytes += _FRAME.size + len(payload)
         self.last_sent = self._loop.time()

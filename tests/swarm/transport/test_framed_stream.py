@@ -49,6 +49,30 @@ def test_the_last_frame_outlives_whatever_the_other_end_still_sends(frame: tuple
     asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
+@pytest.mark.parametrize("payload", [b"", memoryview(b""), b"some"])
+def test_the_transport_is_given_no_empty_buffer(payload: bytes | memoryview, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on it would write it for ever: a peer kept a processor busy, and its streams stayed open."""
+
+    async def scenario() -> None:
+        ours, theirs = await pair()
+        given: list[bytes | memoryview] = []
+        writelines = ours._transport.writelines
+
+        def noting(buffers: list[bytes | memoryview]) -> None:
+            given.extend(buffers)
+            writelines(buffers)
+
+        monkeypatch.setattr(ours._transport, "writelines", noting)
+        ours.send(FrameKind.NOTE, payload)
+        assert await theirs.receive(FrameKind.NOTE) == payload
+        assert given and all(len(buffer) for buffer in given)
+        ours.close()
+        await theirs.until_closed(240)
+        assert theirs.is_lost
+
+    asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
 def test_an_end_that_never_closes_is_not_waited_for() -> None:
     async def scenario() -> None:
         ours, theirs = await pair()
