@@ -286,12 +286,17 @@ class FramedStream(asyncio.BufferedProtocol):
         """Queue one frame. Raises StreamLost."""
         if self._lost is not None:
             raise self._why_lost()
-        header = _FRAME.pack(_MARKER, kind, 0, len(payload))
-        # From Python 3.12 on a transport that ends with an empty buffer writes it again and again, and never closes.
-        self._transport.writelines([header, payload] if len(payload) else [header])
+        self._write([_FRAME.pack(_MARKER, kind, 0, len(payload)), payload])
         self.bytes_sent += _FRAME.size + len(payload)
         self._meter.sent_bytes += _FRAME.size + len(payload)
         self.last_sent = self._loop.time()
+
+    def _write(self, pieces: list[bytes | memoryview]) -> None:
+        """Hand the pieces to the transport, and spare it what it does not survive from Python 3.12 on: an empty piece at the
+        end, which it writes again and again and never closes, and anything after a failed write, for which it watches the
+        number of a closed descriptor, so that the next stream with this number is never read."""
+        if not self._transport.is_closing():  # `connection_lost` is about to be called
+            self._transport.writelines([piece for piece in pieces if len(piece)])
 
     async def send_data(
         self, data: memoryview, waiting: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext

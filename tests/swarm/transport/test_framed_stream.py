@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FRAME_BYTES, FramedStream, FrameKind
+from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FRAME_BYTES, FramedStream, FrameKind, StreamLost
 
 
 async def pair() -> tuple[FramedStream, FramedStream]:
@@ -49,26 +49,53 @@ def test_the_last_frame_outlives_whatever_the_other_end_still_sends(frame: tuple
     asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
+def noted(stream: FramedStream, monkeypatch: pytest.MonkeyPatch) -> list[bytes | memoryview]:
+    """Return the list of the buffers that the transport is given from now on."""
+    given: list[bytes | memoryview] = []
+    writelines = stream._transport.writelines
+
+    def note(buffers: list[bytes | memoryview]) -> None:
+        given.extend(buffers)
+        writelines(buffers)
+
+    monkeypatch.setattr(stream._transport, "writelines", note)
+    return given
+
+
 @pytest.mark.parametrize("payload", [b"", memoryview(b""), b"some"])
 def test_the_transport_is_given_no_empty_buffer(payload: bytes | memoryview, monkeypatch: pytest.MonkeyPatch) -> None:
     """From Python 3.12 on it would write it for ever: a peer kept a processor busy, and its streams stayed open."""
 
     async def scenario() -> None:
         ours, theirs = await pair()
-        given: list[bytes | memoryview] = []
-        writelines = ours._transport.writelines
-
-        def noting(buffers: list[bytes | memoryview]) -> None:
-            given.extend(buffers)
-            writelines(buffers)
-
-        monkeypatch.setattr(ours._transport, "writelines", noting)
+        given = noted(ours, monkeypatch)
         ours.send(FrameKind.NOTE, payload)
         assert await theirs.receive(FrameKind.NOTE) == payload
         assert given and all(len(buffer) for buffer in given)
         ours.close()
         await theirs.until_closed(240)
         assert theirs.is_lost
+
+    asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+def test_a_transport_whose_write_failed_is_given_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on it would keep it, and watch its descriptor when that is closed: the next stream with the same
+    descriptor was never read."""
+
+    async def scenario() -> None:
+        ours, theirs = await pair()
+        theirs._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        ours.send(FrameKind.NOTE, b"fails")
+        assert ours._transport.is_closing() and not ours.is_lost
+        given = noted(ours, monkeypatch)
+        ours.send(FrameKind.NOTE, b"before the loss is known")
+        assert not given
+        await ours.until_closed(240)
+        assert ours.is_lost
+        with pytest.raises(StreamLost):
+            ours.send(FrameKind.NOTE)
+        theirs.abort()
 
     asyncio.run(asyncio.wait_for(scenario(), 240))
 
