@@ -14,7 +14,7 @@ here only reducers that lie sign any, and only their parts are made again.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -225,14 +225,12 @@ class Averaging:
         )
 
     def _leave_out(self, attempt: _Attempt, found: _Stragglers) -> None:
+        """Fail the attempt at the member that finds the stragglers; all others, which lose their measurements, hear of it."""
         for peer, member in attempt.joined.items():
-            if self._machines[peer].is_responsive:
+            if self._machines[peer].is_responsive and peer not in found.peers:
                 failed = AverageFailed(asked=member.effect, reason=found.reason, suspects=found.peers)
-                if peer in found.peers:
-                    failed = replace(
-                        failed, upload_bytes_per_second=self._links.rate(peer), vector_bytes=self._links.vector_bytes
-                    )
                 self._end_failed(attempt, peer, member, failed)
+                return
 
     def _finish(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
         if member.has_ended or not member.process.is_alive:
@@ -409,7 +407,7 @@ class Averaging:
     def repair(self, machine: "Machine", process: "Process", effect: RepairAverage) -> None:
         """Fetch a committed average from one of its holders."""
         token = process.averagings[effect.instance, effect.round, effect.attempt] = object()
-        seconds = self._links.vector_seconds(machine.peer) + self._network.delay_seconds()
+        seconds = self._links.repair_seconds(machine.peer) + self._network.delay_seconds()
         self._queue.after(seconds, self._repaired, machine, process, effect, token)
 
     def _repaired(self, machine: "Machine", process: "Process", effect: RepairAverage, token: object) -> None:

@@ -38,6 +38,10 @@ class Links:
         """Return the seconds that a vector takes on the machine's link."""
         return self.vector_bytes / self.rate(peer)
 
+    def repair_seconds(self, peer: PeerId) -> float:
+        """Return the seconds in which the machine fetches an average that others made."""
+        return self.vector_seconds(peer)
+
     def num_bytes(self, effect: Average, peer: PeerId) -> int:
         """Return the bytes that a member sends, and receives, in an average; see `reduction_shares`."""
         num_members = len(effect.weights)

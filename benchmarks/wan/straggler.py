@@ -2,6 +2,7 @@
 
     python -m benchmarks.wan.straggler --out DIRECTORY [--peers 4] [--slow-mbit 0.5] [--codec int8]
     python -m benchmarks.wan.straggler --out DIRECTORY --wait             without a quorum, for comparison
+    python -m benchmarks.wan.straggler --out DIRECTORY --stays 16         the link stays slow for so many rounds
 
 Every peer is `adloco-peer` in a network namespace of its own, with a device that takes `--step-seconds` for an inner step. When
 all have been in some averages together, so that plans know their links, the last one's uplink slows down to `--slow-mbit`
@@ -13,6 +14,9 @@ while the peers compute, until the others have ended that round. The command end
 - all that ended a round have the same parameters after it.
 
 In the table, `average` are the seconds of the slowest of the others from the end of its inner steps to the committed average.
+
+With `--stays` it promises only that no round is void for the others and that all that took an outer step have the same
+parameters after it, and prints how much longer these rounds took the others than as many of the rounds before.
 """
 
 import argparse
@@ -22,11 +26,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import yaml
 
+from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.nodes import Member, end, end_on_sigterm, new_directory, write_config
 from benchmarks.wan.lab import Laboratory, Link, begin_in
 
@@ -82,12 +89,22 @@ class Row:
     num_digests: int
 
 
+def make_identities(out: Path, hosts: Sequence[str], *, leads: bool) -> None:
+    """Make the peers' keys, so that the last host has the smallest id, and leads retries, or the largest."""
+    keys = [out / f"{host}.key" for host in hosts]
+    ordered = sorted(keys, key=lambda key: Identity.load_or_create(key).peer_id, reverse=leads)
+    for host, key in zip(hosts, ordered, strict=True):
+        (out / host).mkdir()
+        key.rename(out / host / "identity.key")
+
+
 class Swarm:
     """The peers of one run; the last one's link fails."""
 
     def __init__(self, lab: Laboratory, args: argparse.Namespace, config: Path) -> None:
         self._deadline = time.monotonic() + 60 * args.minutes
         self._lab, self._args = lab, args
+        make_identities(args.out, lab.hosts, leads=args.leads)
         self.members = [self._begin(lab.hosts[0], "start", config)]
         join = ("join", "--initial-peers", *self.members[0].addresses(deadline=self._deadline))
         self.members += [self._begin(host, *join) for host in lab.hosts[1:]]
@@ -116,25 +133,48 @@ class Swarm:
         return sum(event["round"] >= since for event in whole) >= count
 
 
+def slowed(link: Link, mbit: float) -> Link:
+    return replace(link, up_mbit=mbit, queue_kb=link.queue_kb * mbit / link.up_mbit + 16)
+
+
 def conduct(swarm: Swarm, lab: Laboratory, link: Link, slow_mbit: float) -> int:
     """Return the round in which the link failed."""
     swarm.wait(lambda: swarm.are_all_in(COMMON_ROUNDS), f"{COMMON_ROUNDS} averages of all")
     failing = max(swarm.rounds(swarm.members[0])) + 1
-    lab.change(replace(link, up_mbit=slow_mbit, queue_kb=link.queue_kb * slow_mbit / link.up_mbit + 16))
+    lab.change(slowed(link, slow_mbit))
     swarm.wait(lambda: all(failing in swarm.rounds(other) for other in swarm.members[:-1]), f"round {failing}")
     lab.change(link)
     swarm.wait(lambda: swarm.are_all_in(2, since=failing + 1), f"two averages of all after round {failing}")
     return failing
 
 
-def rows_of(swarm: Swarm) -> list[Row]:
+def conduct_stays(swarm: Swarm, lab: Laboratory, link: Link, slow_mbit: float, rounds: int) -> int:
+    """Let the link fail for good, and return the round in which it did, once the others have ended so many rounds with it."""
+    swarm.wait(lambda: swarm.are_all_in(COMMON_ROUNDS), f"{COMMON_ROUNDS} averages of all")
+    failing = max(swarm.rounds(swarm.members[0])) + 1
+    lab.change(slowed(link, slow_mbit))
+    last = failing + rounds - 1
+    swarm.wait(lambda: all(last in swarm.rounds(other) for other in swarm.members[:-1]), f"round {last}")
+    return failing
+
+
+def cost(swarm: Swarm, failing: int, rounds: int) -> tuple[float, float]:
+    """Return the seconds of the rounds with the slow link for the slowest of the others, and of as many rounds before."""
+    ended = [{number: event["time"] for number, event in swarm.rounds(other).items()} for other in swarm.members[:-1]]
+    at = {number: max(times[number] for times in ended) for number in ended[0] if all(number in times for times in ended)}
+    before = [at[number] - at[number - 1] for number in range(failing - 3, failing)]
+    return at[failing + rounds - 1] - at[failing - 1], rounds * median(before)
+
+
+def rows_of(swarm: Swarm, *, stays: bool = False) -> list[Row]:
+    """Return a row for each round that all peers ended, or all but the slow one where its link stays slow."""
     slow = swarm.members[-1]
     name, carried = swarm.name(slow), {int(number): float(part) for number, part in CARRIED.findall(slow.words)}
     ended = [swarm.rounds(member) for member in swarm.members]
     rows = []
-    for number in sorted(set.intersection(*map(set, ended))):
-        events = [rounds[number] for rounds in ended]
-        spent = [sum(s for phase, s in e["seconds"].items() if phase not in BEFORE_AVERAGE) for e in events[:-1]]
+    for number in sorted(set.intersection(*map(set, ended[:-1] if stays else ended))):
+        events = [rounds[number] for rounds in ended if number in rounds]
+        spent = [sum(s for phase, s in e["seconds"].items() if phase not in BEFORE_AVERAGE) for e in events[: len(ended) - 1]]
         rows.append(
             Row(
                 round=number,
@@ -142,7 +182,7 @@ def rows_of(swarm: Swarm) -> list[Row]:
                 has_slow=name in events[0]["hosts"],
                 seconds=max(spent),
                 carried=carried.get(number),
-                num_digests=len({event["digest"] for event in events}),
+                num_digests=len({event["digest"] for event in events if not (stays and event["is_void"])}),
             )
         )
     return rows
@@ -160,6 +200,15 @@ def broken_promises(rows: Sequence[Row], reasons: Sequence[str], *, failing: int
         ),
         "it is in a later average": any(row.has_slow for row in later),
         "one digest in every round": all(row.num_digests == 1 for row in rows),
+    }
+    return [promise for promise, is_kept in promises.items() if not is_kept]
+
+
+def broken_by_stays(rows: Sequence[Row], swarm: Swarm) -> list[str]:
+    events = [event for member in swarm.members[:-1] for event in swarm.rounds(member).values()]
+    promises = {
+        "no round is void": not any(event["is_void"] for event in events),
+        "one digest in every round": all(row.num_digests <= 1 for row in rows),
     }
     return [promise for promise, is_kept in promises.items() if not is_kept]
 
@@ -186,7 +235,9 @@ def main() -> int:
     parser.add_argument("--inner-steps", type=int, default=16)
     parser.add_argument("--step-seconds", type=float, default=0.5)
     parser.add_argument("--wait", action="store_true", help="without a quorum")
-    parser.add_argument("--minutes", type=float, default=6.0)
+    parser.add_argument("--stays", type=int, default=0, help="rounds for which the link stays slow; 0: it recovers after one")
+    parser.add_argument("--leads", action="store_true", help="the peer whose link fails has the smallest id, and leads retries")
+    parser.add_argument("--minutes", type=float, default=8.0)
     args = parser.parse_args()
     args.out = new_directory(parser, args.out)
     end_on_sigterm()
@@ -200,13 +251,19 @@ def main() -> int:
     links = [Link(name=f"peer-{k}", up_mbit=args.mbit, down_mbit=args.mbit, delay_ms=12.5) for k in range(args.peers)]
     with Laboratory(links) as lab:
         swarm = Swarm(lab, args, config)
-        failing = conduct(swarm, lab, links[-1], args.slow_mbit)
+        course = partial(conduct_stays, rounds=args.stays) if args.stays else conduct
+        failing = course(swarm, lab, links[-1], args.slow_mbit)
         end(swarm.members)
-    rows = rows_of(swarm)
+    rows = rows_of(swarm, stays=args.stays > 0)
     failures = [str(e["reason"]) for m in swarm.members for e in m.events() if e["event"] == "average_failed"]
     reasons = sorted({match[0] for reason in failures if (match := LEFT_OUT.search(reason))})
     show(rows, reasons, failing)
-    broken = broken_promises(rows, reasons, failing=failing, waits=args.wait, num_peers=args.peers)
+    if args.stays:
+        took, usual = cost(swarm, failing, args.stays)
+        print(f"{args.stays} rounds took the others {took:.0f} s instead of {usual:.0f} s: {took / usual - 1:+.0%}")
+        broken = broken_by_stays(rows, swarm)
+    else:
+        broken = broken_promises(rows, reasons, failing=failing, waits=args.wait, num_peers=args.peers)
     print(f"FAILED: {'; '.join(broken)}" if broken else "every promise was kept")
     rest = {"failing": failing, "reasons": reasons, "broken": broken, "rows": [asdict(row) for row in rows]}
     settings = {key: str(value) for key, value in vars(args).items() if key != "out"}

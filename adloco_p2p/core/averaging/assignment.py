@@ -29,6 +29,8 @@ class Assignment:
     """Whether the others have ended this round already, so that only its average is wanted."""
     is_carried: bool = False
     """Whether the rounds before it were void, so that its pseudo-gradient spans them."""
+    was_passed_over: bool = False
+    """Whether the last average to which this peer gave something was made without it, because it held the others up."""
     may_be_late: bool = False
     """Whether the others may be far ahead, because this peer is new to the instance or missed the round before."""
 

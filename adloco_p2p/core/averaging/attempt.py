@@ -19,8 +19,9 @@ MAX_MISSED_ATTEMPTS = 64
 """The number of attempts beyond the newest one known here up to which a report of a failure counts."""
 GRACE_SECONDS = 1.0
 """The time for which the leader of a retry waits for the reports of the others."""
-MISCOUNTED_SECONDS = 0.2
-"""The time for which the leader waits if a member stated that it contributes other inner steps than the attempt counts."""
+STATED_SECONDS = 0.2
+"""The time for which the leader waits if a member declined, or stated that it contributes other inner steps than the attempt
+counts."""
 TAKEOVER_SECONDS = 4.0
 """The time without a start after which the leader of the retry is skipped."""
 LONGEST_PAUSE_SECONDS = 32.0
@@ -159,7 +160,7 @@ class Attempts:
             shares=reduced,
             lost=lost,
             completes=attempt.completes,
-            quorum=quorum_of(self._assignment.work, self._plan, self._contributors),
+            quorum=quorum_of(self._assignment.work, self._plan, self._contributors, known=self._named_here()),
             is_strict=self._plan.round < self._instance_plan.strict_before,
             inspected=self._inspected(),
         )
@@ -206,6 +207,9 @@ class Attempts:
         seats = {entry.peer: entry for entry in self._plan.roster}
         return [seats[peer].uplink if peer in seats else 0.0 for peer in peers]
 
+    def _named_here(self) -> frozenset[PeerId]:
+        return self._assignment.failed_attempts.named_by(self._me, self._plan.round, self._instance)
+
     def _inspected(self) -> tuple[PeerId, ...]:
         named = {complaint.reducer for complaint in self._instance_plan.complaints}
         return tuple(peer for peer in self.current.members if peer in named)
@@ -238,13 +242,13 @@ class Attempts:
             return "does not contribute"
         return "voted for another average" if has_voted_otherwise(peer, votes, self.message()) else None
 
-    def failed(self, *, is_miscounted: bool = False) -> float:
+    def failed(self, *, is_stated: bool = False) -> float:
         """Note that the current attempt failed here, and return the seconds until this host acts again: as the leader it waits
-        a moment for the reports of the others, otherwise it gives the leader its time. `is_miscounted` means that it failed by
-        a statement of another member about its inner steps, which all hosts get."""
+        a moment for the reports of the others, otherwise it gives the leader its time. `is_stated` means that it failed by a
+        statement of another member about itself, which all hosts get: it declined, or contributes other inner steps."""
         self._hosts[self._me].failed_attempt = self.current.number
-        if is_miscounted:
-            return MISCOUNTED_SECONDS + (0.0 if self.is_leader else TAKEOVER_SECONDS)
+        if is_stated:
+            return STATED_SECONDS + (0.0 if self.is_leader else TAKEOVER_SECONDS)
         if len(self._hosts.suspects) > self._num_suspects:  # without the new suspect the next attempt may succeed
             self._num_suspects, self._num_failed = len(self._hosts.suspects), 0
         seconds = pause_seconds(self._num_failed) + (0.0 if self.is_leader else TAKEOVER_SECONDS)

@@ -1,6 +1,6 @@
 """How this host goes through the attempts of one round: it begins one, gives it up, leads the next one."""
 
-from adloco_p2p.core.averaging.attempt import RESEND_SECONDS
+from adloco_p2p.core.averaging.attempt import GRACE_SECONDS, RESEND_SECONDS
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.averaging.round_state import RoundState
 from adloco_p2p.core.model import telemetry
@@ -19,7 +19,8 @@ class AttemptPhase:
         average = state.attempts.average()
         effects = state.enter(Phase.AVERAGING, now)
         state.next_deadline = now + RESEND_SECONDS if state.is_hidden else None
-        return [*effects, average]
+        told = [effect for peer in state.attempts.others if state.hosts[peer].asks for effect in self.answer(peer)]
+        return [*effects, average, *told]
 
     def query_members(self, now: float) -> list[Effect]:
         """Query the members of an attempt that is still running: one that has voted answers with its vote, which this host may
@@ -39,7 +40,8 @@ class AttemptPhase:
             return []
         state.hosts.suspect(lost)
         reason = "; ".join(f"{peer} {why}" for peer, why in lost.items())
-        return self.give_up(reason, tuple(lost), now)
+        is_stated = state.hosts.declined.issuperset(lost) and state.attempts.decision is None  # to complete it takes reports
+        return self.give_up(reason, tuple(lost), now, is_stated=is_stated)
 
     def _may_still_succeed(self, now: float) -> bool:
         """Return whether the attempt may still succeed although a member voted otherwise, because that member may have sent its
@@ -61,12 +63,13 @@ class AttemptPhase:
         suspects: tuple[PeerId, ...],
         now: float,
         because: PeerId | None = None,
+        is_stated: bool = False,
     ) -> list[Effect]:
-        """End the attempt under way for this host, and report that."""
+        """End the attempt under way for this host, and report that. For `is_stated` see `Attempts.failed`."""
         state = self._state
         number = state.attempts.current.number
         reports = state.end_here(suspects, because)
-        return [state.failure_log(number, reason), *state.abandon(), *self.fail(now), *reports]
+        return [state.failure_log(number, reason), *state.abandon(), *self.fail(now, is_stated=is_stated), *reports]
 
     def end_miscounted(self, peer: PeerId, now: float) -> list[Effect]:
         """End the attempt under way if it counts other inner steps of this member than the member contributes."""
@@ -78,13 +81,19 @@ class AttemptPhase:
         reports = state.end_here((), None if is_own else peer, is_partial=is_own)
         did = f"{peer} did {steps or 'all planned'} inner steps, and this attempt counted on another number"
         log = state.failure_log(number, f"{did}; the next one counts them right")
-        return [log, *state.abandon(), *self.fail(now, is_miscounted=not is_own), *reports]
+        return [log, *state.abandon(), *self.fail(now, is_stated=not is_own), *reports]
 
-    def fail(self, now: float, *, is_miscounted: bool = False) -> list[Effect]:
+    def fail(self, now: float, *, is_stated: bool = False) -> list[Effect]:
         state = self._state
         effects = state.enter(Phase.RETRYING, now)
-        state.next_deadline = now + state.attempts.failed(is_miscounted=is_miscounted)
+        state.next_deadline = now + state.attempts.failed(is_stated=is_stated)
         return effects
+
+    def lead_soon(self, now: float) -> None:
+        """Lead the retry once the reports of the others had a moment to come: a report named the host that was to lead it."""
+        state = self._state
+        if state.next_deadline is not None and state.attempts.leader_elsewhere is None:
+            state.next_deadline = min(state.next_deadline, now + GRACE_SECONDS)
 
     def lead_next(self, now: float) -> list[Effect]:
         """Start the next attempt, with all hosts that remain."""
@@ -110,8 +119,9 @@ class AttemptPhase:
         return self._state.report_failure(0, (), is_question=True)
 
     def answer(self, receiver: PeerId) -> list[Effect]:
-        """Answer a host that asks whether this one waits for it."""
+        """Answer a host that asks whether this one waits for it: now, and when an attempt with it begins here."""
         state = self._state
+        state.hosts[receiver].asks = True
         is_awaited = state.phase is Phase.AVERAGING and receiver in state.attempts.current.members
         return [Send(peer=receiver, message=state.attempts.message())] if is_awaited else []
 

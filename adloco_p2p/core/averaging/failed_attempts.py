@@ -57,6 +57,11 @@ class FailedAttempts:
             self._reports[key] = {}
         self._reports[key].setdefault(member, ended)
 
+    def named_by(self, member: PeerId, round: int, instance: InstanceId) -> frozenset[PeerId]:
+        """Return the members that attempts of this member failed at in the rounds that count in this one."""
+        reports = [kept for key, kept in self._reports.items() if key[0] > round - KEPT_ROUNDS and key[1] == instance]
+        return frozenset().union(*(kept[member].suspects for kept in reports if member in kept))
+
     def repeated(self, round: int, instance: InstanceId) -> tuple[PeerId, ...]:
         """Return the members to leave out of the retries of this round, most frequent causes first."""
         counts: dict[PeerId, int] = {}

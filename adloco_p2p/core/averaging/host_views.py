@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.averaging.assignment import Assignment
+from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
@@ -38,6 +39,8 @@ class HostView:
     """Whether an attempt of the viewed host failed because of this one, so that it joins none with this host again."""
     refused_in: int = -1
     """The newest attempt of this host in which it refused a start of the viewed host as unreliable; -1 if none."""
+    asks: bool = False
+    """Whether the viewed host, which may be late, asked who waits for it before this host did."""
     is_waiting: bool = False
     """Whether the viewed host waits in an attempt for this host, which trains."""
     uncalled_start_at: float = -math.inf
@@ -119,6 +122,13 @@ class HostViews:
     @property
     def _accused(self) -> frozenset[PeerId]:
         return frozenset().union(*(view.accused for peer, view in self._views.items() if peer not in self.unreliable))
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether an attempt of another contributor failed because of this host, and the others are a majority."""
+        others = [peer for peer in self._contributors if peer != self._me and peer not in self.absent]
+        is_accused = any(view.accuses_this_host for view in self._views.values())
+        return is_accused and is_majority(len(others), len(self._contributors))
 
     def partial_steps(self, members: Iterable[PeerId]) -> tuple[tuple[PeerId, int], ...]:
         """Return the inner steps of the members that contribute fewer than planned."""

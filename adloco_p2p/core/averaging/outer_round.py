@@ -68,6 +68,8 @@ class OuterRound(RoundState):
         """Whether the device was asked to end the inner steps early."""
         self._waited_for: set[PeerId] = set()
         """The leaders for whose attempts without this host it has waited: once for each, however many attempts it starts."""
+        self._gave_way_in = -1
+        """The failed attempt after which it gave the other leaders their time, because a member named it as the cause."""
         self._began_at: float | None = None
 
     # --- inner steps -------------------------------------------------------------------------------------------------
@@ -165,6 +167,7 @@ class OuterRound(RoundState):
             return [log, *self._commit.repair_failed(event, now)]
         if event.upload_bytes_per_second > 0:
             self.upload_bytes_per_second, self.vector_bytes = event.upload_bytes_per_second, event.vector_bytes
+        self.is_named = self.is_named or self.me in event.suspects
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
         if event.because is None:
             self.hosts.saw_failure(suspects)
@@ -215,7 +218,12 @@ class OuterRound(RoundState):
             return self._attempt.answer(sender)
         is_partial = self._contributes_otherwise(sender, message)
         view.failed_attempt = max(view.failed_attempt, message.attempt)
+        may_lead = self.phase is Phase.RETRYING and self.is_contributor
+        was_leader = may_lead and self.attempts.is_leader
         self.hosts.accuse(sender, message.suspects)
+        if may_lead and self.attempts.is_leader and not was_leader:
+            self._attempt.lead_soon(now)
+        self.is_named = self.is_named or (self.result is not None and self.me in message.suspects)
         if has_declined:  # to decline is no fault, so it counts as no cause of a failure
             return self._attempt.end_lost(now)
         if message.attempt < attempt.number or sender not in attempt.members:
@@ -340,9 +348,13 @@ class OuterRound(RoundState):
         elapsed = now - self.phase_since
         late = lateness_seconds(self.plan, self.me, waiting, num_planned=num_planned, elapsed_seconds=elapsed)
         steps = int(self.share.inner_steps * elapsed / (elapsed + late)) if late > 0 else self.share.inner_steps
-        if late > PARTIAL_SECONDS and self.attempts.is_partial(self.me, steps):
+        is_doubtful = self.assignment.was_passed_over
+        if late > PARTIAL_SECONDS and self.attempts.is_partial(self.me, steps) and not is_doubtful:
             return self._end_early()
-        worth = worth_seconds(self.assignment.work, self.plan, weight=self.share.samples, others=sum(waiting.values()))
+        others = sum(waiting.values())
+        worth = worth_seconds(
+            self.assignment.work, self.plan, weight=self.share.samples, others=others, is_doubtful=is_doubtful
+        )
         return self._decline(words_of_decline(late, worth, round=self.round), now) if late > worth else []
 
     def _end_early(self) -> list[Effect]:
@@ -402,6 +414,10 @@ class OuterRound(RoundState):
                 return []
         if not is_majority(len(self.hosts.remaining), len(self.contributors)):
             return self._commit.vote_void(now)
+        if self.hosts.is_left_behind and self._gave_way_in != self.attempts.current.number:
+            # others lead one without this host, and would join its attempt instead
+            self._gave_way_in, self.next_deadline = self.attempts.current.number, now + TAKEOVER_SECONDS
+            return []
         return self._attempt.lead_next(now)
 
     # --- the outer step ----------------------------------------------------------------------------------------------

@@ -63,6 +63,8 @@ class RoundState:
         """The uplink as measured in an attempt; 0 if it was not."""
         self.download_bytes_per_second = 0.0
         """The downlink as measured in a repair; 0 if there was none."""
+        self.is_named = False
+        """Whether a member ended an attempt because of this host, which had done its inner steps."""
         self.given_up_at: float | None = None
         """When this host stops waiting for an average of hosts that are gone; None while it does not only wait for such."""
         self.repaired = 0
@@ -153,6 +155,11 @@ class RoundState:
     def is_averaged(self) -> bool:
         """Whether this host's own pseudo-gradient is in the committed average."""
         return self.me in self.averaged_hosts
+
+    @property
+    def is_passed_over(self) -> bool:
+        """Whether the others made the average without this host, because an attempt failed at it."""
+        return self.is_named and self.average is not None and not self.is_void and self.me not in self.average.contributors
 
     @property
     def is_left_out(self) -> bool:

@@ -22,6 +22,8 @@ LEAST_TOLERANCE_SECONDS = 10.0
 """Least tolerance of any round for an upload: busy machines alone take several seconds now and then."""
 PARTIAL_SECONDS = 4.0
 """A host that began late ends its inner steps early if the others would wait for longer: a retry costs them some seconds."""
+DOUBTFUL_PART = 0.5
+"""The part of its worth for which others wait for a host that they left out of the last average that it gave something to."""
 LEAST_MEASURED = 2
 """Measurements after which an uplink counts: the first average of a process is slow."""
 LEAST_MEASURED_SECONDS = 2.0
@@ -63,8 +65,11 @@ class Upload:
         return self.rest_bytes * self.seconds / self.num_bytes if self.num_bytes else float("inf")
 
 
-def quorum_of(rules: WorkRules, plan: RoundPlan, contributors: Collection[PeerId]) -> Quorum | None:
-    """Return the quorum of an attempt, or None if all are waited for. `contributors` are those that the plan counts on."""
+def quorum_of(
+    rules: WorkRules, plan: RoundPlan, contributors: Collection[PeerId], *, known: Collection[PeerId] = ()
+) -> Quorum | None:
+    """Return the quorum of an attempt, or None if all are waited for. `contributors` are those that the plan counts on, `known`
+    those at which attempts failed here lately: with a new seat plans forget what they knew of a link."""
     if rules.quorum is None:
         return None
     tolerance = max(LEAST_TOLERANCE_SECONDS, rules.straggler_tolerance * plan.expected_seconds)
@@ -73,7 +78,7 @@ def quorum_of(rules: WorkRules, plan: RoundPlan, contributors: Collection[PeerId
         fraction=rules.quorum,
         num_planned=len(contributors),
         tolerance_seconds=tolerance,
-        unmeasured=frozenset(contributors) - measured,
+        unmeasured=frozenset(contributors) - measured - frozenset(known),
     )
 
 
@@ -125,10 +130,12 @@ def _planned_samples(plan: RoundPlan) -> dict[PeerId, int]:
     return samples
 
 
-def worth_seconds(rules: WorkRules, plan: RoundPlan, *, weight: int, others: int) -> float:
+def worth_seconds(rules: WorkRules, plan: RoundPlan, *, weight: int, others: int, is_doubtful: bool = False) -> float:
     """Return how long hosts of the weight `others` wait for a host of this weight: the time in which they do its part of the
-    round."""
-    return max(LEAST_TOLERANCE_SECONDS, rules.straggler_tolerance * plan.expected_seconds * weight / others)
+    round. `is_doubtful` means that they left it out of the last average that it gave something to: as likely as not they would
+    wait in vain."""
+    worth = rules.straggler_tolerance * plan.expected_seconds * weight / others
+    return DOUBTFUL_PART * worth if is_doubtful else max(LEAST_TOLERANCE_SECONDS, worth)
 
 
 def words_of(upload: Upload, quorum: Quorum, *, round: int) -> str:

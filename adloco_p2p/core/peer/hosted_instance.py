@@ -60,6 +60,8 @@ class HostedInstance:
     """Diverged rounds in a row; see `divergence.py`."""
     is_left_out: bool = False
     """Whether the last committed average that could have this peer's contribution left it out."""
+    passed_over_in: int | None = None
+    """The last round whose average the others made without this peer because it held them up; None since it was in one."""
     fetch: Fetch | None = None
     failed_fetches: int = 0
     """Failed transfers in a row since the state is needed."""

@@ -79,6 +79,10 @@ from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
 
+PASSED_OVER_ROUNDS = 4
+"""The rounds after an average that the others made without this peer in which it declines sooner if it begins late. Then it is
+tried anew, because its link may have recovered."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
@@ -419,6 +423,8 @@ class Peer:
             return []
         is_over = self._book.newest.round >= number + 2 or number in hosted.declined
         digest, before = self._book.digests[plan.round], hosted.rounds.get(number - 1)
+        passed_over_in = hosted.passed_over_in
+        was_passed_over = passed_over_in is not None and number <= passed_over_in + PASSED_OVER_ROUNDS
         assignment = Assignment(
             me=self.me,
             plan=plan,
@@ -434,7 +440,8 @@ class Peer:
             ),
             work=self.cadence.work,
             is_carried=hosted.is_carried,
-            may_be_late=number > 0 and (before is None or not before.is_contributor),
+            was_passed_over=was_passed_over,
+            may_be_late=number > 0 and (before is None or not before.is_contributor or was_passed_over),
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         outer = OuterRound(assignment)
@@ -458,6 +465,8 @@ class Peer:
         warnings = [*note_round(hosted, outer), *note_left_out(hosted, outer)]
         effects = [round_line(outer), *warnings, *self._arrive(outer.instance, outer.round + 1, now)]
         hosted.is_carried = outer.is_carrying
+        if outer.is_averaged or outer.is_passed_over:
+            hosted.passed_over_in = None if outer.is_averaged else outer.round
         following = hosted.rounds.get(outer.round + 1)
         if following is not None:
             following.is_carried = hosted.is_carried

@@ -12,18 +12,20 @@ import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.assignment import Assignment
+from adloco_p2p.core.averaging.attempt import GRACE_SECONDS, STATED_SECONDS
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.averages import CancelAverage
-from adloco_p2p.core.model.effects import DiscardRound, Effect, Send
+from adloco_p2p.core.model.effects import DiscardRound, Effect, EndInner, Send
+from adloco_p2p.core.model.events import AverageFailed
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.averaging.assignments import voter_of
-from tests.core.averaging.test_outer_round import averaging, vote
+from tests.core.averaging.test_outer_round import averaging, finished, inner_result, vote
 from tests.core.core_values import RUN, capacity
 
 HOSTS = tuple(PeerId(name) for name in "abcdef")
@@ -44,6 +46,7 @@ def begun(
     me: PeerId = ME,
     is_carried: bool = False,
     may_be_late: bool = False,
+    was_passed_over: bool = False,
 ) -> tuple[OuterRound, list[Effect]]:
     """The round of a host, since 100 s, and what it began with."""
     outer = OuterRound(
@@ -57,6 +60,7 @@ def begun(
             work=work or WorkRules(),
             is_carried=is_carried,
             may_be_late=may_be_late,
+            was_passed_over=was_passed_over,
         )
     )
     return outer, outer.start(100.0, progress_end=0.1)
@@ -93,6 +97,16 @@ def test_it_goes_on_where_the_others_wait_for_no_longer_than_its_part_is_worth(e
     outer = training(replace(plan, instances=(item,)))
     queried(outer, OTHERS, 100.0 + elapsed)
     assert (outer.phase is Phase.RETRYING) == declines
+
+
+@pytest.mark.parametrize(("elapsed", "declines"), [(71.9, True), (72.1, False)])
+def test_a_host_that_the_last_average_went_on_without_declines_for_half_of_that(elapsed: float, declines: bool) -> None:
+    """It is worth 16 s, and the others would as likely as not wait in vain, also for a part of its inner steps."""
+    outer = begun(plan_of(), was_passed_over=True)[0]
+    assert queried(outer, OTHERS[:3], 100.0 + elapsed) == [], "three of six"
+    effects = queried(outer, OTHERS, 100.0 + elapsed)
+    assert (outer.phase is Phase.RETRYING) == declines
+    assert not any(isinstance(effect, EndInner) for effect in effects)
 
 
 def test_a_wait_that_the_plan_foresaw_is_no_reason() -> None:
@@ -177,6 +191,57 @@ def test_the_question_of_a_restarted_host_is_answered_and_its_refusal_ends_any_a
     assert reports == {failed} and outer.assignment.failed_attempts.repeated(0, INSTANCE) == (), (
         "to decline is no fault of any member"
     )
+
+
+def test_a_host_that_asked_too_early_is_answered_once_this_one_waits_for_it() -> None:
+    """Otherwise it learns that others wait for it 2 s later, when they query the members."""
+    outer = training(plan_of())
+    question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
+    assert outer.received(HOSTS[5], question, 101.0) == []
+    effects = outer.inner_finished(inner_result(outer), 180.0)
+    waiting = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=HOSTS)
+    assert [effect for effect in effects if isinstance(effect, Send)] == [Send(peer=HOSTS[5], message=waiting)]
+
+
+@pytest.mark.parametrize(("decision", "seconds"), [(None, STATED_SECONDS), (Digest("1" * 64), GRACE_SECONDS)])
+def test_the_retry_without_a_host_that_declines_waits_for_no_reports(decision: Digest | None, seconds: float) -> None:
+    """Reports tell who can complete an attempt that has decided, so they are awaited then."""
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    outer.attempts.decision = decision
+    refusal = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(HOSTS[5],), is_question=True)
+    outer.received(HOSTS[5], refusal, 20.0)
+    assert outer.next_deadline == 20.0 + seconds
+    starts = [effect.message for effect in outer.tick(20.0 + seconds) if isinstance(effect, Send)]
+    assert starts == [AttemptStart(instance=INSTANCE, round=0, attempt=1, members=HOSTS[:5])] * 5
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_host_is_passed_over_where_an_attempt_failed_at_it_and_the_others_made_the_average(
+    is_named: bool, is_inside: bool
+) -> None:
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    suspects = (ME,) if is_named else (HOSTS[4],)
+    outer.received(HOSTS[5], AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=suspects), 20.0)
+    outer.average = finished(outer, *(HOSTS if is_inside else HOSTS[1:]))
+    assert outer.is_passed_over is (is_named and not is_inside)
+    outer.is_void = True
+    assert not outer.is_passed_over
+
+
+def test_a_host_that_others_name_while_it_trains_is_late_and_not_slow() -> None:
+    outer = training(plan_of())
+    outer.received(HOSTS[5], AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(ME,)), 120.0)
+    assert not outer.is_named
+
+
+def test_a_host_that_an_attempt_failed_at_here_is_judged_with_a_new_seat_of_which_plans_know_no_link() -> None:
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    first = outer.attempts.average().quorum
+    outer.average_failed(AverageFailed(asked=outer.attempts.average(), reason="left out", suspects=(HOSTS[5],)), 12.0)
+    again = outer.attempts.average().quorum
+    assert first is not None and first.unmeasured == frozenset(HOSTS)
+    assert again is not None and again.unmeasured == frozenset(HOSTS[:5])
 
 
 def test_restarts_that_decline_make_no_live_member_a_cause_of_failures() -> None:

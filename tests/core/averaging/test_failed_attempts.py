@@ -50,6 +50,13 @@ def noted(*rounds_and_reports: tuple[int, dict[PeerId, Ended]]) -> FailedAttempt
     return failed
 
 
+def test_the_members_that_attempts_failed_at_count_for_some_rounds_and_by_own_reports_alone() -> None:
+    failed = noted((5, {A: names(D), B: names(C)}), (6, {A: because(B)}))
+    assert failed.named_by(A, 5 + KEPT_ROUNDS - 1, INSTANCE) == {D}
+    assert failed.named_by(A, 5 + KEPT_ROUNDS, INSTANCE) == frozenset()
+    assert failed.named_by(A, 6, InstanceId(1)) == frozenset()
+
+
 def test_a_member_that_ends_two_attempts_lately_is_left_out_and_one_that_ends_one_is_not() -> None:
     assert noted((5, {A: ALONE})).repeated(5, INSTANCE) == ()
     assert noted((5, {A: ALONE}), (5, {A: ALONE})).repeated(5, INSTANCE) == (A,)

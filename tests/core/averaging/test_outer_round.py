@@ -8,7 +8,7 @@ import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.assignment import Assignment
-from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, Attempt
+from adloco_p2p.core.averaging.attempt import GRACE_SECONDS, RESEND_SECONDS, TAKEOVER_SECONDS, Attempt
 from adloco_p2p.core.averaging.commit_phase import LATE_TIMEOUTS, MAX_REPAIRS
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound
@@ -165,10 +165,7 @@ def test_a_host_may_accuse_a_minority_but_not_half_of_the_others(accused: tuple[
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
     outer.received(B, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=accused), 14.0)
     assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
-    effects = outer.tick(outer.next_deadline)
-    assert {
-        effect.message.members for effect in effects if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)
-    } == {left}
+    assert members_of_retry(outer, outer.next_deadline) == {left}
 
 
 def test_the_last_votes_of_hosts_that_have_left_are_awaited() -> None:
@@ -180,13 +177,49 @@ def test_the_last_votes_of_hosts_that_have_left_are_awaited() -> None:
 
 
 def members_of_retry(outer: OuterRound, now: float) -> set[tuple[PeerId, ...]]:
-    """The members that the host names when it leads the next attempt."""
-    messages = [effect.message for effect in outer.tick(now) if isinstance(effect, Send)]
+    """The members that the host names when it leads the next attempt, at once or after it has given way to others."""
+    effects = [*outer.tick(now), *outer.tick(now + TAKEOVER_SECONDS)]
+    messages = [effect.message for effect in effects if isinstance(effect, Send)]
     return {message.members for message in messages if isinstance(message, AttemptStart)}
 
 
 def accusation(*suspects: PeerId) -> AttemptFailed:
     return AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=suspects)
+
+
+def test_a_host_that_a_member_named_gives_way_before_it_leads_a_retry() -> None:
+    """The others leave it out and go on under the next leader, and would join its attempt instead if that came first."""
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.received(C, accusation(A), 14.0)
+    assert outer.tick(15.0) == [] and outer.next_deadline == 15.0 + TAKEOVER_SECONDS
+    start = AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(B, C, D))
+    outer.received(B, start, 15.1)
+    assert outer.attempts.leader_elsewhere == B, "it waits for their result"
+
+
+def test_one_of_two_that_the_other_named_leads_at_once() -> None:
+    outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
+    outer.received(B, accusation(A), 14.0)
+    start = AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B))
+    assert Send(peer=B, message=start) in outer.tick(15.0)
+
+
+def test_where_no_other_leads_it_does_so_after_that() -> None:
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.received(C, accusation(A), 14.0)
+    assert outer.tick(15.0) == []
+    started = [effect.message for effect in outer.tick(19.0) if isinstance(effect, Send)]
+    assert started == [AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, D))] * 3
+
+
+def test_a_host_that_a_late_report_makes_the_leader_does_not_wait_for_the_one_that_it_names() -> None:
+    """The report that ended the attempt here came before the one that names the cause."""
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.received(D, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), because=C), 14.0)
+    assert outer.next_deadline == 14.0 + GRACE_SECONDS + TAKEOVER_SECONDS, "it waits for the first to lead"
+    outer.received(C, accusation(A), 14.1)
+    assert outer.next_deadline == 14.1 + GRACE_SECONDS
+    assert members_of_retry(outer, 15.1) == {(B, C, D)}
 
 
 def test_one_accuser_has_a_minority_of_the_contributors_left_out_however_often_it_accuses() -> None:

@@ -68,6 +68,7 @@ def test_a_quorum_follows_from_the_plan() -> None:
     assert quorum_of(rules, plan, names) == expected
     short = quorum_of(rules, replace(plan, expected_seconds=1.0), names)
     assert short is not None and short.tolerance_seconds == 10.0
+    assert quorum_of(rules, plan, names, known=names) == replace(expected, unmeasured=frozenset()), "an attempt failed at it"
     assert quorum_of(WorkRules(quorum=None), plan, names) is None
 
 
