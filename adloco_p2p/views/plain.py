@@ -8,6 +8,7 @@ from typing import TextIO
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import AS_CONFIGURED, in_words
+from adloco_p2p.core.model.scalars import float_sum
 from adloco_p2p.core.model.telemetry import Log, Stamped
 from adloco_p2p.views import own_part, progress, run_losses, traffic, units
 from adloco_p2p.views.status import SLOW_PEER, Status
@@ -139,7 +140,7 @@ def _round(event: telemetry.Round, status: Status) -> str:
             f"mode {event.mode}{accumulation}".ljust(18),
             f"hosts {len(event.hosts)}",
             f"tokens {units.count(event.tokens)}".ljust(12),
-            units.duration(sum(event.seconds.values())).ljust(6),
+            units.duration(float_sum(event.seconds.values())).ljust(6),
             f"eta {units.duration(progress.eta_seconds(status))}".ljust(10),
             _why(event.reason),
         ]
