@@ -532,6 +532,9 @@ def test_a_verb_that_finds_no_node_names_how_the_run_of_the_directory_goes_on(
         workdir.keep_command(command)
     assert main(["status", "--workdir", str(tmp_path)]) == 2
     assert f"its run goes on with: {command}\n" in capsys.readouterr().err, "under its old address, which links name"
+    moved = tmp_path.rename(tmp_path.with_name("moved here"))
+    assert main(["status", "--workdir", str(moved)]) == 2
+    assert f"its run goes on with: {command.replace(str(tmp_path), repr(str(moved)))}\n" in capsys.readouterr().err
 
 
 def test_a_verb_that_finds_no_node_of_a_peer_that_was_refused_names_another_link(
