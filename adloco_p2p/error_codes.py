@@ -287,7 +287,8 @@ ERROR_CODES = {
     "E307": ErrorCode(
         "cannot listen there",
         "Another program uses the port, or the address is not one of this machine.",
-        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port; `ss -ltnp` shows which program has the given one.",
+        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port, as does `--port 0` for a page; `ss -ltnp` shows which program"
+        " has the given one.",
     ),
     "E308": ErrorCode(
         "the clock is off",
