@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import io
 import logging
 import os
 import platform
@@ -12,18 +13,34 @@ from adloco_p2p import cli
 
 _M_ARENA_MAX = -8
 """The constant of glibc's `mallopt` (malloc.h)."""
+_STDERR = 2
+"""The highest number of a standard stream."""
 
 
 def main() -> NoReturn:
     """Run the verb and end the process at once. All that must last is on the disk by then, and unloading torch and all other
     modules takes seconds, of which a supervisor grants few after SIGTERM."""
     share_one_arena()
+    open_streams()
     code = cli.main()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # the reader, or the terminal, is gone
             stream.flush()
     os._exit(code)
+
+
+def open_streams() -> None:
+    """Connect the standard streams that were closed before the start to the null device, where files of the run would otherwise
+    get their numbers, and let the output escape characters that its encoding lacks, as errors do."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def share_one_arena() -> None:

@@ -81,8 +81,9 @@ ERROR_CODES = {
     "E203": ErrorCode(
         "the working directory belongs to another run",
         "A working directory is bound to one run, because its state means nothing in another one.",
-        "`adloco-peer start --workdir DIR` without CONFIG, --set and --rounds continues the run of the directory; until it is"
-        " complete, `adloco-peer command set` changes its length and learning rate. For another run take a new `--workdir`.",
+        "`adloco-peer start --workdir DIR` without CONFIG, --set and --rounds continues the run of the directory, or"
+        " `adloco-peer join --workdir DIR` where this peer joined it; until it is complete, `adloco-peer command set` changes"
+        " its length and learning rate. For another run take a new `--workdir`.",
     ),
     "E204": ErrorCode(
         "no run, or no checkpoint yet, in the working directory",
@@ -286,7 +287,8 @@ ERROR_CODES = {
     "E307": ErrorCode(
         "cannot listen there",
         "Another program uses the port, or the address is not one of this machine.",
-        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port; `ss -ltnp` shows which program has the given one.",
+        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port, as does `--port 0` for a page; `ss -ltnp` shows which program"
+        " has the given one.",
     ),
     "E308": ErrorCode(
         "the clock is off",

@@ -21,7 +21,7 @@ import torch
 from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.cli.parser import Parser
-from adloco_p2p.commands import console, signing, trained_model
+from adloco_p2p.commands import console, signing, train, trained_model
 from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.swarm import _conclude
 from adloco_p2p.commands.swarm_members import Member
@@ -96,6 +96,9 @@ def test_a_run_that_no_signer_pauses_or_ends_is_not_resumed(
     [
         (["join", "adloco://ab", "--workdir", "x"], "did you mean --initial-peers adloco://ab?"),
         (["doctor", "/ip4/192.0.2.1/tcp/1"], "did you mean --initial-peers /ip4/192.0.2.1/tcp/1?"),
+        (["start", "--workdr", "x"], "E200: --workdr: no such option of adloco-peer start; did you mean --workdir?\n"),
+        (["command", "set", "--workdir", "x", "--set", "a=1"], "E200: --set: no such option of adloco-peer command set\n"),
+        (["start", "--workdir", ""], "E200: argument --workdir: an empty name: a path is accepted"),
         (["report", "none", "--output", "out"], "E212: RUN none: no events"),
         (["report", "--workdir", "none", "--output", "out"], "E212: --workdir none: no events"),
     ],
@@ -317,6 +320,22 @@ def test_a_complete_directory_needs_no_address_and_is_not_taken_for_another_run(
     for given in (["--initial-peers", other], ["--initial-peers", address, "--run", "bbbb"]):
         assert main([verb, "--workdir", str(tmp_path), *given]) == 2
         assert f"E203: --workdir {tmp_path}: holds run {RunConfig().digest[:16]}, not bbbb" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_history", [True, False])
+def test_start_does_not_go_on_with_the_run_of_another_peer(
+    has_history: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volunteer writes `start` for `join`, or the author has lost the identity."""
+    author = Identity.load_or_create(tmp_path / "author.key").peer_id
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig(author=author))
+        workdir.journal_path.write_bytes(b"a plan" if has_history else b"")
+    monkeypatch.setattr(train, "is_complete", lambda workdir: True)
+    assert main(["start", "--workdir", str(tmp_path)]) == (2 if has_history else 0)
+    said = capsys.readouterr().err
+    assert (f"E203: --workdir {tmp_path}: another peer began the run in it, {author}" in said) == has_history
+    assert (f"go on with `adloco-peer join --workdir {tmp_path}`" in said) == has_history
 
 
 def test_every_verb_has_examples_and_every_argument_is_explained() -> None:

@@ -105,6 +105,36 @@ def test_ctrl_c_while_an_extension_is_loaded_is_no_crash(
     assert capsys.readouterr().err == "adloco-peer: stopped\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [["version"], ["--version"], ["config", "show", "default", "--json"]])
+def test_an_output_on_a_full_disk_is_an_error_of_the_disk(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run([sys.executable, "-m", "adloco_p2p", *words], stdout=full, stderr=-1, text=True, check=False)
+    assert ended.returncode == StorageError.exit_code
+    assert ended.stderr.startswith("adloco-peer: E402: standard output: the disk is full")
+
+
+@pytest.mark.parametrize(("closed", "shown"), [("<&-", True), (">&-", False), ("2>&-", True), ("<&- >&- 2>&-", False)])
+def test_streams_that_were_closed_before_the_start_are_no_error(closed: str, shown: bool) -> None:
+    line = f'"$0" -m adloco_p2p explain-error E302 {closed}'
+    ended = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr, "E302" in ended.stdout) == (0, "", shown)
+
+
+def test_an_output_escapes_the_characters_that_its_encoding_lacks(tmp_path: Path) -> None:
+    (folder := tmp_path / "\u00e4 \u0142").mkdir()
+    finished_run(folder)
+    line = [sys.executable, "-m", "adloco_p2p", "status", "--workdir", str(folder)]
+    ended = subprocess.run(line, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, check=False)
+    assert ended.returncode == 0 and b"/\xe4 \\u0142' --output DIR" in ended.stdout
+
+
+def test_a_name_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Latin-1 where the file system has UTF-8."""
+    assert main(["export", "--workdir", "mine", "--output", os.fsdecode(b"mod\xe8le")]) == 2
+    assert "E200: mod\ufffdle: has bytes that are not text in the encoding utf-8" in capsys.readouterr().err
+
+
 def test_a_reader_that_goes_is_no_error() -> None:
     with begin("explain-error") as process:
         assert process.stdout is not None and process.stderr is not None
@@ -140,7 +170,7 @@ def test_a_node_outlives_its_terminal(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stderr", Gone())
     monkeypatch.setattr(train, "start", show_a_run)
     assert main(["start", "--offline", "--plain", "--workdir", str(tmp_path)]) == 0
-    with pytest.raises(OSError, match="output"):
+    with pytest.raises(StorageError, match=r"standard output: .* input/output error"):
         say("a result that is lost is an error of every other verb")
 
 
@@ -502,6 +532,9 @@ def test_a_verb_that_finds_no_node_names_how_the_run_of_the_directory_goes_on(
         workdir.keep_command(command)
     assert main(["status", "--workdir", str(tmp_path)]) == 2
     assert f"its run goes on with: {command}\n" in capsys.readouterr().err, "under its old address, which links name"
+    moved = tmp_path.rename(tmp_path.with_name("moved here"))
+    assert main(["status", "--workdir", str(moved)]) == 2
+    assert f"its run goes on with: {command.replace(str(tmp_path), repr(str(moved)))}\n" in capsys.readouterr().err
 
 
 def test_a_verb_that_finds_no_node_of_a_peer_that_was_refused_names_another_link(

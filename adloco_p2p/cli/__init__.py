@@ -36,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     arguments.command_line = shlex.join(["adloco-peer", *words])
     with lossy_output() if _is_node(arguments) else contextlib.nullcontext():
-        return _run(arguments)
+        return _run(arguments, words)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     arguments.steps = _first_step(arguments)
     handler = logging.StreamHandler()
     handler.setFormatter(WithFields("%(levelname)s %(name)s: %(message)s"))
@@ -49,6 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
     settle_hub(is_offline=vars(arguments).get("offline", False))
     module, function = arguments.verb.split(":")
     try:
+        _check_text(words)
         return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))
     except (ConfigError, SwarmError, StorageError, DeviceError, RemoteProtocolError, ShardLost) as error:
         problems = error.problems if isinstance(error, ConfigError) else (str(error),)
@@ -62,14 +63,27 @@ def _run(arguments: argparse.Namespace) -> int:
         if isinstance(error.__cause__, KeyboardInterrupt):  # extensions turn a Ctrl-C during their import into this
             return _stopped()
         if _lacks_memory(error):
-            words = "main memory ran out, or what a limit leaves of it (`ulimit -v`)"
-            _report("E502", (words,), arguments)
+            _report("E502", ("main memory ran out, or what a limit leaves of it (`ulimit -v`)",), arguments)
             return DeviceError.exit_code
         from adloco_p2p.commands.support import crash_code, describe_crash
 
-        words = describe_crash(error, vars(arguments).get("workdir"))
-        _report(crash_code(error), (words,), arguments)
+        crash = describe_crash(error, vars(arguments).get("workdir"))
+        _report(crash_code(error), (crash,), arguments)
         return AdlocoError.exit_code
+
+
+def _check_text(words: Sequence[str]) -> None:
+    """Raise ConfigError for a word that is not text here, such as a path in another encoding. It could neither be kept in a
+    file nor be given to the libraries that write the model."""
+    for word in words:
+        try:
+            word.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"{word}: has bytes that are not text in the encoding {sys.getfilesystemencoding()}; choose another name, or"
+                " set LC_ALL=C.UTF-8 for a name in UTF-8",
+                code="E200",
+            ) from None
 
 
 def _lacks_memory(error: Exception) -> bool:
@@ -139,7 +153,8 @@ def _report(code: str, problems: Sequence[str], arguments: argparse.Namespace) -
     if given.get("json", False):
         entry = ERROR_CODES[code]
         error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy_in(workdir)}
-        say_json({"error": error})
+        with contextlib.suppress(StorageError):  # it may be the output that failed
+            say_json({"error": error})
     remark(error_words(code, problems, workdir=workdir))
 
 
@@ -162,9 +177,7 @@ class _Version(argparse.Action):
     """Prints the version, and ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from adloco_p2p.commands.support import version
-
-        parser.exit(version(argparse.Namespace()))
+        parser.exit(main(["version"]))
 
 
 def make_parser() -> Parser:

@@ -1,12 +1,12 @@
 """Completion in the shell, by argcomplete: the parser gives verbs and options, and this module the values of options."""
 
 import argparse
-from pathlib import Path
 
 import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter, SuppressCompleter
 
 from adloco_p2p.cli.parser import Parser
+from adloco_p2p.cli.shared import path
 
 
 def complete(parser: Parser) -> None:
@@ -32,7 +32,7 @@ def _offers(action: argparse.Action) -> object:
             return _run_settings
         case "peer_set":
             return _peer_settings
-    if action.type is Path:
+    if action.type is path:
         return DirectoriesCompleter() if action.metavar == "DIR" else FilesCompleter()
     return None
 

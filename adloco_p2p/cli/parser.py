@@ -103,7 +103,8 @@ class Parser(argparse.ArgumentParser):
         for option in (word.partition("=")[0] for word in self._given if word.startswith("--") and word != "--"):
             if not any(known.startswith(option) for known in options):
                 longer = sorted(known for known in options if known.endswith(option[1:]))
-                near = longer or difflib.get_close_matches(option, options, n=1)
+                names = [known[2:] for known in options]  # the dashes alone would make short ones alike
+                near = longer or [f"--{name}" for name in difflib.get_close_matches(option[2:], names, n=1)]
                 return f"{option}: no such option of {self.prog}" + (f"; did you mean {near[0]}?" if near else "")
         return None
 

@@ -1,7 +1,5 @@
 """Verbs that run a peer, and verbs for a peer that runs in a directory."""
 
-from pathlib import Path
-
 from adloco_p2p.cli.parser import Verbs, add_verb
 from adloco_p2p.cli.shared import (
     factor,
@@ -10,6 +8,7 @@ from adloco_p2p.cli.shared import (
     natural,
     network,
     of_swarm,
+    path,
     positive,
     rate,
     reason,
@@ -68,7 +67,7 @@ def helping(verbs: Verbs) -> None:
     swarm.add_argument("--peers", type=positive, required=True, metavar="N", help="how many peers")
     swarm.add_argument("--rounds", type=positive, metavar="R", help="outer rounds of the run")
     swarm.add_argument("--no-wait", action="store_true", help="begin with the first peer; the others join a run under way")
-    swarm.add_argument("--export", type=Path, metavar="DIR", help="write the model there at the end")
+    swarm.add_argument("--export", type=path, metavar="DIR", help="write the model there at the end")
     swarm.add_argument(
         "--peer-set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting of every peer"
     )
@@ -163,7 +162,7 @@ def doctor(verbs: Verbs) -> None:
         metavar="ADDR",
         help="addresses of peers, or join links: can they be reached, can they reach this machine, how fast (default: offline)",
     )
-    doctor.add_argument("--workdir", type=Path, metavar="DIR", help="of a node, which may be running (default: here)")
+    doctor.add_argument("--workdir", type=path, metavar="DIR", help="of a node, which may be running (default: here)")
     settings_of_machine(doctor)
     network(doctor)
     json_output(doctor)

@@ -1,7 +1,6 @@
 """Verbs about a run: estimates before it, its model, its ledger, and its history."""
 
 import argparse
-from pathlib import Path
 
 from adloco_p2p.cli.parser import Verbs, add_verb
 from adloco_p2p.cli.shared import (
@@ -9,6 +8,7 @@ from adloco_p2p.cli.shared import (
     json_output,
     natural,
     number,
+    path,
     positive,
     run_config,
     settings_of_machine,
@@ -22,7 +22,7 @@ def model(verbs: Verbs) -> None:
     """Add the verbs for the trained model."""
     export = add_verb(verbs, "export", "write the model as a directory that transformers loads")
     workdir(export)
-    export.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    export.add_argument("--output", type=path, required=True, metavar="DIR", help="new or empty directory")
     export.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
@@ -37,15 +37,15 @@ def model(verbs: Verbs) -> None:
 
     importing = add_verb(verbs, "import", "make a directory for model.pretrained from a state dict")
     run_config(importing)
-    importing.add_argument("--weights", type=Path, required=True, metavar="FILE", help="of torch.save, or safetensors")
-    importing.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    importing.add_argument("--weights", type=path, required=True, metavar="FILE", help="of torch.save, or safetensors")
+    importing.add_argument("--output", type=path, required=True, metavar="DIR", help="new or empty directory")
     json_output(importing)
     importing.set_defaults(verb="import_weights:import_weights")
 
     evaluate = add_verb(verbs, "evaluate", "held-out loss of every live instance and of their merge, or scores on tasks")
     workdir(evaluate)
     evaluate.add_argument(
-        "--data", type=Path, metavar="FILE", help="text or rows of this file instead of the run's held-out ones"
+        "--data", type=path, metavar="FILE", help="text or rows of this file instead of the run's held-out ones"
     )
     evaluate.add_argument(
         "--tasks",
@@ -57,7 +57,7 @@ def model(verbs: Verbs) -> None:
     )
     evaluate.add_argument("--limit", type=positive, metavar="N", help="of each task the first N documents")
     evaluate.add_argument("--chat", action="store_true", help="write the prompts of tasks by the chat template")
-    evaluate.add_argument("--tasks-path", type=Path, metavar="DIR", help="further tasks: YAML files, whose code is run")
+    evaluate.add_argument("--tasks-path", type=path, metavar="DIR", help="further tasks: YAML files, whose code is run")
     evaluate.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
     json_output(evaluate)
     evaluate.set_defaults(verb="evaluation:evaluate")
@@ -84,9 +84,9 @@ def views(verbs: Verbs) -> None:
     """Add the verbs that show what happened in a run."""
     report = add_verb(verbs, "report", "plot the run: loss, batch growth, merges, time; or several runs side by side")
     report.add_argument(
-        "runs", nargs="*", type=Path, metavar="RUN", help="working directories of several runs, to compare them"
+        "runs", nargs="*", type=path, metavar="RUN", help="working directories of several runs, to compare them"
     )
-    report.add_argument("--workdir", type=Path, metavar="DIR", help="the one run to plot: everything of its peer lies here")
+    report.add_argument("--workdir", type=path, metavar="DIR", help="the one run to plot: everything of its peer lies here")
     report.add_argument(
         "--labels",
         nargs="+",
@@ -94,20 +94,20 @@ def views(verbs: Verbs) -> None:
         help="one per RUN; the same one for seeds of one thing (default: the directories)",
     )
     words = "where the pictures and tables go; with --html, also FILE.html"
-    report.add_argument("--output", type=Path, required=True, metavar="DIR", help=words)
+    report.add_argument("--output", type=path, required=True, metavar="DIR", help=words)
     report.add_argument("--html", action="store_true", help="one file for a browser instead of pictures and a page")
     json_output(report)
     report.set_defaults(verb="inspect:report")
 
     dashboard = add_verb(verbs, "dashboard", "the page of a run in a browser: of others, read-only, or of this machine")
     dashboard.add_argument(
-        "runs", nargs="*", type=Path, metavar="RUN", help="working directories of several runs of this machine, side by side"
+        "runs", nargs="*", type=path, metavar="RUN", help="working directories of several runs of this machine, side by side"
     )
     dashboard.add_argument(
         "--initial-peers", nargs="+", action="extend", default=[], metavar="ADDR", help="addresses of peers, or join links"
     )
     dashboard.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
-    dashboard.add_argument("--workdir", type=Path, metavar="DIR", help="show the run that lies here instead")
+    dashboard.add_argument("--workdir", type=path, metavar="DIR", help="show the run that lies here instead")
     dashboard.add_argument("--labels", nargs="+", metavar="LABEL", help="one per RUN (default: the directories)")
     dashboard.add_argument("--port", type=whole, default=8080, metavar="PORT", help="where to serve it (default 8080; 0: any)")
     dashboard.add_argument(
@@ -144,7 +144,7 @@ def planning(verbs: Verbs) -> None:
         "--teraflops", type=number, metavar="RATE", help="what a device delivers: how much of the time it computes"
     )
     plan.add_argument(
-        "--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory; its run, without CONFIG"
+        "--workdir", type=path, metavar="DIR", help="compare with what happened in this directory; its run, without CONFIG"
     )
     json_output(plan)
     plan.set_defaults(verb="plan:plan")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 def run_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "config", nargs="?", type=Path, metavar="CONFIG", help="YAML or TOML file, or a shipped name (default: default)"
+        "config", nargs="?", type=path, metavar="CONFIG", help="YAML or TOML file, or a shipped name (default: default)"
     )
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting, such as work.rounds=8"
@@ -26,7 +26,7 @@ def run_of_others(parser: argparse.ArgumentParser) -> None:
 
 
 def workdir(parser: argparse.ArgumentParser, content: str = "everything of this peer") -> None:
-    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help=f"{content} lies here")
+    parser.add_argument("--workdir", type=path, required=True, metavar="DIR", help=f"{content} lies here")
 
 
 def machine(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def network(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of_machine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--peer-config", type=Path, metavar="FILE", help="settings of this machine (see peers/)")
+    parser.add_argument("--peer-config", type=path, metavar="FILE", help="settings of this machine (see peers/)")
     parser.add_argument(
         "--peer-set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting of this machine"
     )
@@ -78,6 +78,13 @@ def rate(text: str) -> int:
             f"{text}: accepted are bytes per second from {least} on, such as 500k or 2M (16 Mbit/s), or 0 for no cap"
         )
     return int(rate)
+
+
+def path(text: str) -> Path:
+    """Parse a path. The empty text of a variable that is not set would be the present directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name: a path is accepted, such as . for the present directory")
+    return Path(text)
 
 
 def whole(text: str, *, least: int | None = None) -> int:

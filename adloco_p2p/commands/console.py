@@ -48,8 +48,23 @@ def say_exactly(text: str) -> None:
     """Print a result whose line ends are its own, such as a model's text or a document for programs."""
     from adloco_p2p.views.units import printable
 
-    with _step_aside():
+    with _step_aside(), _written():
         print(printable(text), flush=True)  # noqa: T201
+
+
+@contextlib.contextmanager
+def _written() -> Iterator[None]:
+    """Turn the failure of an output, such as a file on a full disk, into a StorageError. A reader that is gone stays a
+    BrokenPipeError."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError:
+        from adloco_p2p.storage.disk import reported
+
+        with reported(Path("standard output")):
+            raise
 
 
 def remark(text: str) -> None:
@@ -57,7 +72,7 @@ def remark(text: str) -> None:
     from adloco_p2p.views.units import printable
     from adloco_p2p.views.wrapping import fitted
 
-    with _step_aside():
+    with _step_aside(), contextlib.suppress(OSError):  # nobody can read it
         print(fitted(printable(text), sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
 
 

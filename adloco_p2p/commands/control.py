@@ -1,6 +1,7 @@
 """Verbs that look at the node that runs in a working directory, and send it requests."""
 
 import argparse
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,10 +93,23 @@ def _continuing(workdir: Path, last: Status | None) -> str:
     stopping = (last.stopping if last is not None else None) or ""
     if stopping.startswith(ERROR_CODES["E221"].title):  # the same command would be refused again
         return f"{why}with another link its run goes on: {call('join', '--initial-peers', 'LINK', '--workdir', workdir)}"
-    command = read_command(workdir)
+    command = _under(workdir, read_command(workdir))
     if command.startswith("adloco-peer start ") or leads_to_others(workdir):  # a link that is needed is not kept
         return f"{why}its run goes on with: {as_called(command) if command else call('join', '--workdir', workdir)}"
     return f"{why}its run goes on with the command that started it"
+
+
+def _under(workdir: Path, command: str) -> str:
+    """Return the command with the directory's present name: it may have been moved, or the command given elsewhere."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a damaged file
+        return command
+    for number, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if len(name) > 2 and "--workdir".startswith(name):
+            words[number : number + (1 if value else 2)] = ["--workdir", str(workdir)]
+    return shlex.join(words)
 
 
 def _own_ban(last: Status | None) -> str:

@@ -43,6 +43,7 @@ def start(arguments: argparse.Namespace) -> int:
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         run = workdir.with_protocol(run)
+        _check_author(workdir, run)
         _check_heldout(run, is_new=workdir.run is None or workdir.run.digest != run.digest)
         workdir.adopt(run)  # before anything slow, so that a directory of another run is refused at once
         _keep_command(workdir, arguments)
@@ -66,6 +67,19 @@ def start(arguments: argparse.Namespace) -> int:
             embedding = _embedding(arguments, workdir, config)
             stop = asyncio.run(start_run(embedding, run, initial_peers=arguments.initial_peers))
     return _ended(stop, arguments)
+
+
+def _check_author(workdir: "Workdir", run: RunConfig) -> None:
+    """Raise ConfigError where the directory holds this run as that of another author; `start` would make a new one."""
+    held = workdir.run
+    if held is None or not workdir.has_history or held.author == run.author or replace(held, author=run.author) != run:
+        return
+    raise ConfigError(
+        f"--workdir {workdir.path}: another peer began the run in it, {held.author}; this one is {run.author}. Where this peer"
+        f" joined it, go on with `{call('join', '--workdir', workdir.path)}`; where identity.key was lost or replaced, restore"
+        " it from a copy",
+        code="E203",
+    )
 
 
 def _check_heldout(run: RunConfig, *, is_new: bool) -> None:

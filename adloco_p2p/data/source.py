@@ -234,12 +234,14 @@ def _local_files(data: DataConfig, setting: str) -> list[str]:
 
 def _unreadable(data: DataConfig, split: str, error: Exception, setting: str) -> str:
     """Return a message with the configured source, the failure and a remedy. `setting` names `data.path`."""
+    from datasets.arrow_writer import SchemaInferenceError
+
     # datasets wraps the errors of converting files; the cause is more precise
     cause = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if isinstance(cause, UnicodeDecodeError) and data.source in ("text", "json") and (places := _not_utf8(data, setting)):
         return f"{setting}: not UTF-8: {places}; convert such files, as by `iconv -f LATIN1 -t UTF-8 FILE > NEW`"
-    if isinstance(cause, StopIteration):
+    if isinstance(cause, StopIteration | SchemaInferenceError):
         reason = "its files are empty"
     if data.source != "hub":
         return f"{setting}: {data.path!r} cannot be read as {data.source}: {reason}; give such files, or change data.source"

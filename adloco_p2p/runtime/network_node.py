@@ -28,6 +28,7 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId, as_label
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.peer.peer import Peer
+from adloco_p2p.errors import RemoteProtocolError, StorageError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.embedding import Embedding
@@ -51,6 +52,7 @@ from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, Service, control_server, live_figures, open_local, shown
 from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.attempt_keys import AttemptKeys
+from adloco_p2p.storage.disk import reported
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
@@ -161,8 +163,18 @@ def _holds_ledger(workdir: Workdir) -> bool:
 
 
 def _load_manifest(workdir: Workdir) -> SignedManifest | None:
+    """Return the manifest in the directory, None if there is none. Raises StorageError if it is not that of the directory's
+    run."""
     path = workdir.manifest_path
-    return SignedManifest.from_bytes(path.read_bytes()) if path.exists() else None
+    with reported(path):
+        data = path.read_bytes() if path.exists() else None
+    if data is None:
+        return None
+    with contextlib.suppress(RemoteProtocolError):
+        manifest = SignedManifest.from_bytes(data)
+        if workdir.run is None or manifest.run == workdir.run.digest:
+            return manifest
+    raise StorageError(f"{path}: damaged; restore it, or choose another working directory", code="E405")
 
 
 async def _take_part(

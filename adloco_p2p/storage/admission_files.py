@@ -21,7 +21,7 @@ from adloco_p2p import decode
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import ProofOfWork, Statement, Ticket
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.storage.disk import keep_file, read_value, replace_file, reported, write_all
+from adloco_p2p.storage.disk import keep_file, read_text, read_value, replace_file, reported, write_all
 
 MAX_BYTES = 1 << 16
 """The most bytes of a ticket or a statement; both are less than two kilobytes."""
@@ -29,9 +29,7 @@ MAX_BYTES = 1 << 16
 
 def read_address(workdir: Path) -> str:
     """Return the link in `address.txt`, empty if there is none. Raises StorageError."""
-    path = workdir / "address.txt"
-    with reported(path):
-        return path.read_text("ascii").strip() if path.exists() else ""
+    return read_text(workdir / "address.txt").strip()
 
 
 def keep_address(workdir: Path, link: str) -> None:
@@ -41,9 +39,7 @@ def keep_address(workdir: Path, link: str) -> None:
 
 def read_invitations(workdir: Path) -> list[str]:
     """Return the tokens, oldest first, without a last line torn by a crash or a full disk. Raises StorageError."""
-    path = workdir / "invitations.txt"
-    with reported(path):
-        return path.read_text("ascii").split("\n")[:-1] if path.exists() else []
+    return read_text(workdir / "invitations.txt").split("\n")[:-1]
 
 
 def keep_invitations(workdir: Path, tokens: list[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from adloco_p2p.core.model.scalars import Digest
-from adloco_p2p.storage.disk import replace_file, reported
+from adloco_p2p.storage.disk import read_text, replace_file, reported
 
 _KEYS_KEPT = 256
 """The number of newest keys that stay, more than a plan has attempts, in all instances, before all peers drop it."""
@@ -21,8 +21,7 @@ class AttemptKeys:
         """Read the file, if it exists. Raises StorageError."""
         self._path = path
         self._lock = Lock()
-        with reported(path):
-            self._keys = dict.fromkeys(path.read_text("ascii").split()) if path.exists() else {}
+        self._keys = dict.fromkeys(read_text(path).split())
 
     def begin(self, key: Digest) -> bool:
         """Persist that the attempt begins; return false if it was begun before. Any thread may call it. Raises StorageError."""

@@ -53,6 +53,15 @@ def _problem(path: Path, number: int, words: str) -> StorageError:
     return StorageError(f"{path}: {_WHAT_TO_DO.get(number, words)}", code=_CODES.get(number))
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a file in ASCII, empty if there is no file. Raises StorageError, also if the file holds no text."""
+    try:
+        with reported(path):
+            return path.read_text("ascii") if path.exists() else ""
+    except UnicodeDecodeError:
+        raise StorageError(f"{path}: damaged; restore it, or choose another working directory", code="E405") from None
+
+
 def read_value(kind: type[T], path: Path, *, max_bytes: int, remedy: str) -> T | None:
     """Return the value of this kind in a file, None if there is no file. Raises StorageError, with the remedy if the file holds
     anything else."""

@@ -111,7 +111,7 @@ class Workdir:
 
         A run in which nothing has happened yet, because its settings could not be used, gives way to the next one.
         """
-        if self.run is None or (self.run.digest != run.digest and not self._has_history):
+        if self.run is None or (self.run.digest != run.digest and not self.has_history):
             keep_file(self.run_path, canonical.encode(run))
             self.run = run
         elif self.run.digest != run.digest:
@@ -149,7 +149,8 @@ class Workdir:
             )
 
     @property
-    def _has_history(self) -> bool:
+    def has_history(self) -> bool:
+        """Whether anything of the run has happened here."""
         files = (self.manifest_path, self.journal_path, self.events_path)
         with reported(self.path):
             return any(path.exists() and path.stat().st_size for path in files) or any(self.checkpoints_path.glob("*"))

@@ -110,7 +110,8 @@ class Server:
         except OSError as error:
             await self._runner.cleanup()
             raise SwarmError(
-                f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}; choose another port", code="E307"
+                f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}; choose another port, or 0 for any",
+                code="E307",
             ) from error
         port = self._runner.addresses[0][1]
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

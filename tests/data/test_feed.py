@@ -250,10 +250,11 @@ def test_a_file_that_is_no_json_is_reported_once_and_not_by_the_library(tmp_path
     assert "cannot be read as json" in ended.stdout and not ended.stderr
 
 
-def test_empty_files(tmp_path: Path, private_cache: Path) -> None:
-    (tmp_path / "a.jsonl").touch()
-    run = run_over(source="json", path=str(tmp_path / "*.jsonl"))
-    assert "cannot be read as json: its files are empty; give such files" in problem_of(run, private_cache)
+@pytest.mark.parametrize("source", ["json", "text"])
+def test_empty_files(source: str, tmp_path: Path, private_cache: Path) -> None:
+    (tmp_path / "a.data").touch()
+    run = run_over(source=source, path=str(tmp_path / "*.data"))
+    assert f"cannot be read as {source}: its files are empty; give such files" in problem_of(run, private_cache)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

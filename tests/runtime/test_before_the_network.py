@@ -24,6 +24,7 @@ from adloco_p2p.runtime.services import LocalPeer, open_local
 from adloco_p2p.storage.disk import check_room
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.discovery.join import JoinTarget
+from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.views.plain import PlainView
@@ -34,6 +35,21 @@ SILENT = PlainView(io.StringIO())
 
 def embedding(workdir: Workdir, **more: Any) -> Embedding:
     return Embedding(**{"workdir": workdir, "config": PeerConfig(), "view": SILENT, "say": lambda _: None, **more})
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"\x0a\x01x"])
+def test_a_damaged_manifest_is_named(damage: bytes, tmp_path: Path) -> None:
+    """Nothing, no message, and a message of another content."""
+    author = Identity.load_or_create(tmp_path / "identity.key")
+    signed = SignedManifest.sign(RunConfig(author=author.peer_id), author)
+    with closing(Workdir.open(tmp_path)) as workdir:
+        workdir.adopt(RunConfig(author=author.peer_id))
+        assert network_node._load_manifest(workdir) is None
+        workdir.save_manifest(signed.to_bytes())
+        assert network_node._load_manifest(workdir) == signed
+        workdir.manifest_path.write_bytes(damage)
+        with pytest.raises(StorageError, match=r"manifest\.bin: damaged"):
+            network_node._load_manifest(workdir)
 
 
 @pytest.mark.parametrize("verb", ["start", "join"])

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -88,6 +89,13 @@ def test_the_disk_is_that_of_the_nearest_folder_that_exists(tmp_path, monkeypatc
     monkeypatch.setattr(shutil, "disk_usage", usage)
     assert check_disk(tmp_path / "not" / "yet").outcome == outcome
     assert asked == [tmp_path]
+
+
+def test_a_folder_that_cannot_be_written_to_fails_although_its_disk_has_room(tmp_path, monkeypatch):
+    """Root may write everywhere but on a disk that is read-only."""
+    monkeypatch.setattr(os, "access", lambda folder, mode: not (folder == tmp_path and mode == os.W_OK))
+    found = check_disk(tmp_path / "not" / "yet")
+    assert (found.outcome, found.code) == ("failed", "E403") and str(tmp_path) in found.found
 
 
 def test_packages_are_compared_with_what_the_node_needs(monkeypatch):

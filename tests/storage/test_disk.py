@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from adloco_p2p.errors import StorageError
-from adloco_p2p.storage.disk import filling, reported
+from adloco_p2p.storage.disk import filling, read_text, reported
 from tests.storage.test_checkpoint import files_at_most
 
 
@@ -17,6 +17,17 @@ def write(output: Path, *, num_values: int) -> None:
         (output / "config.json").write_text("{}")
         (output / "adapter").mkdir()
         save_file({"weight": torch.zeros(num_values)}, output / "model.safetensors")
+
+
+def test_a_damaged_text_is_named_and_a_missing_one_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "address.txt"
+    assert read_text(path) == ""
+    path.write_text("adloco://\n")
+    assert read_text(path) == "adloco://\n"
+    path.write_bytes(b"adloco\xff")
+    with pytest.raises(StorageError, match=r"address\.txt: damaged") as raised:
+        read_text(path)
+    assert raised.value.code == "E405"
 
 
 def test_a_model_that_could_not_be_written_whole_leaves_its_directory_empty(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_so_many_open_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_port_that_is_taken_and_an_address_that_is_none() -> None:
     async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SwarmError, match="choose another port"):
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SwarmError, match="another port, or 0 for any"):
             await Server(Address(host="127.0.0.1", port=taken.getsockname()[1]), {}).start()
 
     asyncio.run(scenario())

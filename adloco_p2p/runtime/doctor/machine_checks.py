@@ -1,5 +1,6 @@
 """The doctor's checks of this machine. They download and change nothing, and ask no other peer."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -146,6 +147,8 @@ def check_memory(available_bytes: int | None, shards: int = 1) -> CheckResult:
 def check_disk(folder: Path) -> CheckResult:
     while not folder.exists():
         folder = folder.absolute().parent
+    if not os.access(folder, os.W_OK):
+        return CheckResult(check="disk", outcome="failed", found=f"{folder} cannot be written to", code="E403")
     free = shutil.disk_usage(folder).free
     found = f"{_gib(free)} free at {folder}"
     return _graded("disk", found, free, least=LEAST_DISK_BYTES, good=GOOD_DISK_BYTES, code="E420")

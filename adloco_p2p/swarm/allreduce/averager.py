@@ -52,7 +52,7 @@ _STOP_SECONDS = 2.0  # for notes and streams that are under way when this peer s
 _NOTES_AT_ONCE = 16
 _NUM_THREADS = 2  # for encoding, summing and hashing parts
 _WATCH_SECONDS = 1.0
-_GAVE_UP = failure("this peer gave up", ())
+_GAVE_UP = failure("it gave the attempt up, to take part in the next one", ())
 
 
 class Averager:

@@ -98,7 +98,8 @@ def test_a_retry_that_is_given_up_before_it_begins_notifies_the_others_and_leave
         with pytest.raises(asyncio.CancelledError):
             await task
         await averager._background.settled()
-        assert averager.told == [(key_of("retry"), "this peer gave up", ())] and averager._attempts.is_used(key_of("retry"))
+        told = "it gave the attempt up, to take part in the next one"
+        assert averager.told == [(key_of("retry"), told, ())] and averager._attempts.is_used(key_of("retry"))
         assert (
             averager._decided._kept == {AVERAGE: attempt}
             and attempt.done == ["completed by"]
