@@ -22,7 +22,10 @@ def main() -> NoReturn:
     modules takes seconds, of which a supervisor grants few after SIGTERM."""
     share_one_arena()
     open_streams()
-    code = cli.main()
+    try:
+        code = cli.main()
+    except SystemExit as end:  # of the parser; the interpreter would fail once more at an output that cannot be written
+        code = int(end.code or 0)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # the reader, or the terminal, is gone
