@@ -37,7 +37,7 @@ BATCHES = {
     "constant": "constant",
     "momentum": "constant, outer momentum 0.9",
     "adaptive": "adaptive",
-    "largest": "constant, as large as the adaptive one ends",
+    "largest": "constant, 64 rows",
 }
 """Kinds of batches, with their words in the tables."""
 TUNED_AS = {"momentum": "constant"}
@@ -266,35 +266,36 @@ def tuning_table(cells: Cells) -> list[str]:
 
 
 def _line(cells: Cells, size: str, batch: str, seeds: list[int]) -> str | None:
-    samples = SIZES[size].samples
-    if any(cells.best_rate(size, batch, kind) is None for kind in KINDS):
-        return None
-    if (fewer := short_samples(cells, size, batch)) is None:
-        return None
-    wanted = {
-        "adamw": (_best_row(cells, size, batch, "adamw"), samples),
-        "muon": (_best_row(cells, size, batch, "muon"), samples),
-        "short": (_best_row(cells, size, batch, "muon"), fewer),
-    }
-    found = {
-        name: {seed: record for seed in seeds if (record := cells.find(row, seed, number)) is not None}
-        for name, (row, number) in wanted.items()
-    }
-    losses = {name: losses_of(records.values()) for name, records in found.items()}
-    if not all(losses.values()):
-        return None
-    means = {name: estimate(list(some.values())).shown(3) for name, some in losses.items()}
-    equal, short = paired(losses["muon"], losses["adamw"]), paired(losses["short"], losses["adamw"])
+    """Return the line with a dash for what was not trained; None without a run of AdamW."""
     adamw, muon = cells.machine(size, "adamw"), cells.machine(size, "muon")
-    assert equal is not None and short is not None and adamw is not None and muon is not None
-    ratio = _over(found["muon"], muon).mean / _over(found["adamw"], adamw).mean
+    if adamw is None or muon is None or any(cells.best_rate(size, batch, kind) is None for kind in KINDS):
+        return None
+
+    def found(kind: str, samples: int) -> dict[int, Record]:
+        row = _best_row(cells, size, batch, kind)
+        return {seed: record for seed in seeds if (record := cells.find(row, seed, samples)) is not None}
+
+    fewer = short_samples(cells, size, batch)
+    records = {kind: found(kind, SIZES[size].samples) for kind in KINDS} | {"short": found("muon", fewer) if fewer else {}}
+    losses = {name: losses_of(some.values()) for name, some in records.items()}
+    if not losses["adamw"]:
+        return None
+    means = {name: _shown(estimate(list(some.values())) if some else None) for name, some in losses.items()}
+    equal, short = paired(losses["muon"], losses["adamw"]), paired(losses["short"], losses["adamw"])
+    is_whole = bool(losses["muon"])
+    ratio = f"{_over(records['muon'], muon).mean / _over(records['adamw'], adamw).mean:.2f}" if is_whole else "-"
     rates = ", ".join(str(cells.best_rate(size, batch, kind)) for kind in KINDS)
-    rounds = " : ".join(f"{estimate([record['rounds'] for record in found[kind].values()]).mean:.0f}" for kind in KINDS)
-    count = min(len(some) for some in losses.values())
+    kinds = KINDS if is_whole else ("adamw",)
+    rounds = " : ".join(f"{estimate([record['rounds'] for record in records[kind].values()]).mean:.0f}" for kind in kinds)
+    count = min(len(some) for some in losses.values() if some)
     return (
         f"| {size}, {BATCHES[batch]} | {rates} | {count} | {means['adamw']} | {means['muon']} |"
-        f" {equal.shown(3)} | {rounds} | {ratio:.2f} | {means['short']} | {short.shown(3)} |"
+        f" {_shown(equal)} | {rounds} | {ratio} | {means['short']} | {_shown(short)} |"
     )
+
+
+def _shown(found: Estimate | None) -> str:
+    return found.shown(3) if found is not None else "-"
 
 
 def tables(cells: Cells, seeds: list[int]) -> dict[str, list[str]]:
