@@ -53,13 +53,13 @@ def describe(name: Command, status: Status) -> str:
         case "pause" | "resume" if outgrown:
             return outgrown
         case "pause":
-            return f"pauses after round {status.current_round}; p in its live view, or `adloco-peer resume`, ends it"
+            return "pauses after this round; p in its live view, or `adloco-peer resume`, ends it"
         case "resume":
             return "takes part again" if is_paused or status.state == "pausing" else "it is not paused"
         case "drain" if is_paused:
             return "leaves now; everything is saved"
         case "drain":
-            return f"ends round {status.current_round}, hands over, saves and leaves"
+            return "ends the round under way, hands over what only this peer has, saves and leaves"
         case "leave":
             return "leaves now, without the round under way"
         case "checkpoint":
