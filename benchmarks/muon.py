@@ -287,7 +287,9 @@ def _line(cells: Cells, size: str, batch: str, seeds: list[int]) -> str | None:
     rates = ", ".join(str(cells.best_rate(size, batch, kind)) for kind in KINDS)
     kinds = KINDS if is_whole else ("adamw",)
     rounds = " : ".join(f"{estimate([record['rounds'] for record in records[kind].values()]).mean:.0f}" for kind in kinds)
-    count = min(len(some) for some in losses.values() if some)
+    count = str(min(len(losses[kind]) for kind in kinds))
+    if len(losses["short"]) not in (0, int(count)):
+        count += f" (equal time {len(losses['short'])})"
     return (
         f"| {size}, {BATCHES[batch]} | {rates} | {count} | {means['adamw']} | {means['muon']} |"
         f" {_shown(equal)} | {rounds} | {ratio} | {means['short']} | {_shown(short)} |"

@@ -52,7 +52,7 @@ from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, Service, control_server, live_figures, open_local, shown
 from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.attempt_keys import AttemptKeys
-from adloco_p2p.storage.disk import reported
+from adloco_p2p.storage.disk import RESTORE, reported
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
@@ -174,7 +174,7 @@ def _load_manifest(workdir: Workdir) -> SignedManifest | None:
         manifest = SignedManifest.from_bytes(data)
         if workdir.run is None or manifest.run == workdir.run.digest:
             return manifest
-    raise StorageError(f"{path}: damaged; restore it, or choose another working directory", code="E405")
+    raise StorageError(f"{path}: damaged; {RESTORE}", code="E405")
 
 
 async def _take_part(

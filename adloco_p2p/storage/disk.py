@@ -17,6 +17,9 @@ from adloco_p2p.errors import RemoteProtocolError, StorageError
 
 T = TypeVar("T")
 
+RESTORE = "restore it, or choose another working directory"
+"""The remedy for a damaged file of a working directory."""
+
 _WHAT_TO_DO = {
     errno.ENOSPC: "the disk is full; free some space and start again, nothing was overwritten",
     errno.EDQUOT: "the disk quota is used up; free some space and start again, nothing was overwritten",
@@ -59,7 +62,7 @@ def read_text(path: Path) -> str:
         with reported(path):
             return path.read_text("ascii") if path.exists() else ""
     except UnicodeDecodeError:
-        raise StorageError(f"{path}: damaged; restore it, or choose another working directory", code="E405") from None
+        raise StorageError(f"{path}: damaged; {RESTORE}", code="E405") from None
 
 
 def read_value(kind: type[T], path: Path, *, max_bytes: int, remedy: str) -> T | None:

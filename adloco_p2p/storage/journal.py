@@ -21,7 +21,7 @@ from pathlib import Path
 
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES
 from adloco_p2p.errors import StorageError
-from adloco_p2p.storage.disk import replace_file, replace_file_by_pieces, reported, write_all
+from adloco_p2p.storage.disk import RESTORE, replace_file, replace_file_by_pieces, reported, write_all
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +93,7 @@ class Journal:
             length = _HEADER.unpack(header)[1] if len(header) == _HEADER.size else MAX_RECORD_BYTES
             content = header + os.pread(self._file.fileno(), min(length, MAX_RECORD_BYTES), place + _HEADER.size)
         if _record_end(content, 0) is None:
-            raise StorageError(
-                f"{self.path}: damaged at byte {place}; restore it, or choose another working directory", code="E405"
-            )
+            raise StorageError(f"{self.path}: damaged at byte {place}; {RESTORE}", code="E405")
         return content[_HEADER.size :]
 
     def keep(self, places: Iterable[int]) -> dict[int, int]:
@@ -176,7 +174,7 @@ def _records(content: mmap.mmap, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _no_journal(path: Path) -> StorageError:
-    return StorageError(f"{path}: not a journal of this version; restore it, or choose another working directory", code="E405")
+    return StorageError(f"{path}: not a journal of this version; {RESTORE}", code="E405")
 
 
 def _end_of_records(path: Path, content: mmap.mmap) -> int:

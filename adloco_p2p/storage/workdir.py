@@ -28,7 +28,7 @@ from adloco_p2p.config.fields import differences
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.errors import ConfigError, StorageError
-from adloco_p2p.storage.disk import keep_file, read_value, replace_file, reported
+from adloco_p2p.storage.disk import RESTORE, keep_file, read_value, replace_file, reported
 
 LOCK_BYTES = 128
 """The length to which the content of the lock is padded, so that one write replaces it."""
@@ -292,8 +292,7 @@ def read_command(workdir: Path) -> str:
 
 def read_run(workdir: Path) -> RunConfig | None:
     """Return the run of a working directory, None if there is none. Takes no lock. Raises StorageError."""
-    remedy = "restore it, or choose another working directory"
-    return read_value(RunConfig, workdir / "run.json", max_bytes=MAX_RUN_BYTES, remedy=remedy)
+    return read_value(RunConfig, workdir / "run.json", max_bytes=MAX_RUN_BYTES, remedy=RESTORE)
 
 
 def check_output(output: Path, *, option: str = "--output") -> None:
