@@ -66,14 +66,15 @@ await() {
   done
 }
 
-pids=()
+pids=() stopping=""
+# A job in the background ignores Ctrl-C: they get a SIGTERM instead, which leaves the round `grace_seconds` to end.
+trap 'stopping=1 interrupted=1; kill -TERM "${pids[@]}" 2> /dev/null || true' INT TERM
 exec 3>&2
 for ((gpu = 0; gpu < gpus; gpu++)); do
   keep_up "$gpu" "$@" > "$directory/gpu-$gpu.log" 2>&1 &
   pids+=($!)
 done
-# A job in the background ignores Ctrl-C: they get a SIGTERM instead, which leaves the round `grace_seconds` to end.
-trap 'interrupted=1; kill -TERM "${pids[@]}" 2> /dev/null || true' INT TERM
+[ -z "$stopping" ] || kill -TERM "${pids[@]}" 2> /dev/null || true # it came before all of them were started
 echo "${#pids[@]} peers, one per GPU; their logs: $directory/gpu-*.log"
 
 worst=0

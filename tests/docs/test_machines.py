@@ -260,8 +260,11 @@ def test_a_volunteers_container_ends_or_rests(peer: str, stops_by: str, code: in
         put_in_path(tmp_path, "adloco-peer", peer),
     )
     environment = {**os.environ, "PATH": path, "ADLOCO_PEERS": "adloco://abc", "ADLOCO_SET": ""}
+    script = script.replace("$$", "$")
+    if stops_by == "a signal":  # the peer is up before its shell knows the process
+        script = script.replace("child=$!", "sleep 0.5; child=$!")
     process = subprocess.Popen(
-        ["bash", "-c", script.replace("$$", "$")], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ["bash", "-c", script], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None
     if stops_by != "itself":
