@@ -1,4 +1,4 @@
-"""Does the request of the batch test follow the critical batch? Branched runs at three points of the tasks of `carried_over`.
+"""Does the request of the batch test follow the critical batch? Runs branched at three points, on tasks of `carried_over`.
 
 python -m benchmarks.critical_batch run       what the kept records and critical_batch.jsonl lack; half a core minute each
 python -m benchmarks.critical_batch report    the table, from both, into docs/results/carried_over.md; keeps the records of both
@@ -33,7 +33,7 @@ from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
-from benchmarks.carried_over import START, TASKS, TEST, H, rows, text_of
+from benchmarks.carried_over import FIRST, START, TEST, H, rows, text_of
 from benchmarks.carried_over import Task as Kind
 from benchmarks.method.report import rewrite
 from benchmarks.method.run import BASE, EVALUATED_TOKENS, HELDOUT_ROWS, HELDOUT_SEED, load_base
@@ -146,7 +146,7 @@ def table(records: Mapping[str, Record]) -> list[str]:
     head = " | ".join(f"critical batch, {tolerance:g} above" for tolerance in tolerances)
     lines = [f"| task | samples spent | request | {head} | loss above that of {START} |", "|---" * (4 + len(tolerances)) + "|"]
     requests, found = list[float](), {tolerance: list[float]() for tolerance in tolerances}
-    for kind in TASKS:
+    for kind in FIRST:
         runs = [records[key(kind, seed)]["places"] for seed in seeds if key(kind, seed) in records]
         for number, place in enumerate(PLACES):
             here = [places[number] for places in runs]
@@ -158,21 +158,21 @@ def table(records: Mapping[str, Record]) -> list[str]:
             cells = [kind.name, f"{place:.0%}", f"{requests[-1]:.1f}", *(f"{values[-1]:.0f}" for values in found.values())]
             cells.append(", ".join(f"{batch}: {loss:.3f}" for batch, loss in above.items()))
             lines.append(f"| {' | '.join(cells)} |")
-    for name, ordered in (("the request", requests), ("the samples spent", PLACES * len(TASKS))):
+    for name, ordered in (("the request", requests), ("the samples spent", PLACES * len(FIRST))):
         correlations = " | ".join(f"{rank_correlation(ordered, values):.2f}" for values in found.values())
         lines.append(f"| rank correlation with {name} | | | {correlations} | |")
     return lines
 
 
 def train(arguments: argparse.Namespace) -> None:
-    jobs = [(key(kind, seed), partial(run_one, kind, seed)) for seed in arguments.seeds for kind in TASKS]
+    jobs = [(key(kind, seed), partial(run_one, kind, seed)) for seed in arguments.seeds for kind in FIRST]
     train_missing(KEPT, arguments.output, jobs)
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
     """Write the table and the packed records. Runs with other constants are left out."""
     records = records_by_key(KEPT, arguments.runs)
-    known = {key(kind, seed) for kind in TASKS for seed in {record["seed"] for record in records.values()}}
+    known = {key(kind, seed) for kind in FIRST for seed in {record["seed"] for record in records.values()}}
     shown = {name: record for name, record in sorted(records.items()) if name in known}
     rewrite(RESULTS / "carried_over.md", {"critical": table(shown)})
     pack(shown.values(), RESULTS / KEPT.name)

@@ -49,7 +49,7 @@ def test_rows_of_a_task_differ_in_nothing_but_their_batch() -> None:
         for run in runs:
             assert (run.model, run.data, run.work, run.outer) == (runs[0].model, runs[0].data, runs[0].work, runs[0].outer)
             assert run.inner.warmup_steps == runs[0].inner.warmup_steps
-            assert run.inner.learning_rate == pytest.approx(6e-3 * sqrt(run.batch.initial_batch / START), rel=1e-3)
+            assert run.inner.learning_rate == pytest.approx(task.rate * sqrt(run.batch.initial_batch / START), rel=1e-3)
             assert run.batch.initial_batch == START or not run.rules.batch.is_tested
 
 
