@@ -22,6 +22,7 @@ def main() -> NoReturn:
     modules takes seconds, of which a supervisor grants few after SIGTERM."""
     share_one_arena()
     open_streams()
+    start_by_fork()
     try:
         code = cli.main()
     except SystemExit as end:  # of the parser; the interpreter would fail once more at an output that cannot be written
@@ -44,6 +45,16 @@ def open_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def start_by_fork() -> None:
+    """Let `multiprocessing` fork, as it does on Linux before Python 3.14. The locks that hivemind makes at its import then need
+    no process beside this one, which would report them as leaked when this one ends at once. No process is started in this
+    way."""
+    if sys.platform == "linux" and sys.version_info >= (3, 14):
+        import multiprocessing
+
+        multiprocessing.set_start_method("fork")
 
 
 def share_one_arena() -> None:

@@ -4,7 +4,8 @@ python -m benchmarks.not_built run --seeds 1 2 3    train what the kept records 
 python -m benchmarks.not_built report               the tables from both, into docs/results/bytes.md and method.md; keeps both
 
 Model, data, start and inner steps of `benchmarks.presets`: 8 hosts, 20,864 parameters, 1,024 inner steps of one row a host.
-A run takes some seven seconds of an idle core.
+A run takes some seven seconds of an idle core. The long ones have 200 averages and 6,400 inner steps, and take six times as
+long; their outer momentum is 0.9, by the product's rule.
 """
 
 import argparse
@@ -32,13 +33,16 @@ from benchmarks.method.store import RESULTS, Record, command_line, train_missing
 from benchmarks.robustness.training import Trainees, apply_, measure_of
 
 HOSTS, STEPS, AVERAGES = 8, 1024, 32
+LONG, LONG_STEPS = 200, 6400
+"""Averages and inner steps of a long run."""
 MASK = 16
 """One of so many values travels."""
 KEPT = RESULTS / "not_built.jsonl.gz"
-Change = Literal["none", "mask", "thinned", "carried", "majority", "returned"]
+Change = Literal["none", "mask", "thinned", "carried", "majority", "returned", "tensors"]
 """`mask`: all hosts send only the values at places that are drawn anew for each average. `thinned`, `carried`: the mean comes
 back by the codec of the contributions, whose loss is dropped, or carried to the next mean. `majority`: each place takes the
-sign that most hosts sent. `returned`: hosts compute their residual from what came back."""
+sign that most hosts sent. `returned`: hosts compute their residual from what came back. `tensors`: signs and one scale for each
+tensor, both ways."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,8 @@ class Way:
     preset: str = "dense"
     settings: tuple[str, ...] = ()
     averages: int = AVERAGES
+    steps: int = STEPS
+    """All inner steps of a host."""
     late: float = 1.0
     """Inner steps before the first average over those before the last one; between them they fall geometrically."""
     change: Change = "none"
@@ -70,6 +76,18 @@ BYTES = {
     "sign, by majority": Way(preset="sign", change="majority", beside="sign"),
     "sign, residual against what came back": Way(preset="sign", change="returned", beside="sign"),
     "sign, the same, feedback 0.9": Way(preset="sign", settings=("averaging.feedback=0.9",), change="returned", beside="sign"),
+    "sign, one scale for each tensor": Way(preset="sign", change="tensors", beside="sign"),
+    "long: dense": Way(averages=LONG, steps=LONG_STEPS, beside="long: dense"),
+    "long: sign": Way(preset="sign", averages=LONG, steps=LONG_STEPS, beside="long: dense"),
+}
+_LONG_SIGNS: dict[str, Change] = {
+    "long: sign, by majority": "majority",
+    "long: sign, residual against what came back": "returned",
+    "long: sign, one scale for each tensor": "tensors",
+}
+BYTES |= {
+    name: Way(preset="sign", averages=LONG, steps=LONG_STEPS, change=change, beside="long: sign")
+    for name, change in _LONG_SIGNS.items()
 }
 STEPS_OF_OTHERS = {
     "AdamW": Way(beside="AdamW"),
@@ -91,9 +109,9 @@ WAYS = {**BYTES, **STEPS_OF_OTHERS}
 
 
 def lengths(way: Way) -> list[int]:
-    """Return the inner steps before each average; `STEPS` in all."""
+    """Return the inner steps before each average; `way.steps` in all."""
     parts = [way.late ** (-number / max(1, way.averages - 1)) for number in range(way.averages)]
-    ends = [round(STEPS * end / sum(parts)) for end in accumulate(parts)]
+    ends = [round(way.steps * end / sum(parts)) for end in accumulate(parts)]
     return [end - begin for begin, end in pairwise([0, *ends])]
 
 
@@ -102,14 +120,14 @@ def run_of(way: Way, seed: int) -> RunConfig:
     return load_base(["batch.test=constant", "inner.batch_scaling=none", "work.inner_steps=32", *settings])
 
 
-def schedule_between(run: RunConfig, begin: int, end: int) -> LearningRateSchedule:
-    """Return the schedule of the inner steps from `begin` to `end`."""
+def schedule_between(run: RunConfig, begin: int, end: int, steps: int = STEPS) -> LearningRateSchedule:
+    """Return the schedule of the inner steps from `begin` to `end` of `steps`."""
     return LearningRateSchedule(
         inner=run.inner,
         steps_before=begin,
         num_steps=end - begin,
-        progress_start=begin / STEPS,
-        progress_end=end / STEPS,
+        progress_start=begin / steps,
+        progress_end=end / steps,
         batch_ratio=1.0,
     )
 
@@ -117,8 +135,9 @@ def schedule_between(run: RunConfig, begin: int, end: int) -> LearningRateSchedu
 class Averaging:
     """The averages of one run, with the residuals of its hosts."""
 
-    def __init__(self, run: RunConfig, change: Change, *, size: int) -> None:
-        self._run, self._change = run, change
+    def __init__(self, run: RunConfig, change: Change, *, sizes: Sequence[int]) -> None:
+        """`sizes`: the values of each tensor of the vectors, P in all."""
+        self._run, self._change, self._sizes, size = run, change, list(sizes), sum(sizes)
         self._codec: TensorCodec = codec_named(run.averaging.codec)
         self._residuals, self._rest = [torch.zeros(size)] * HOSTS, torch.zeros(size)
         self._places = torch.Generator().manual_seed(run.seed)
@@ -127,6 +146,10 @@ class Averaging:
         """Return what comes back, float32 [P], for these pseudo-gradients [P] of all hosts."""
         averaging, codec, ones = self._run.averaging, self._codec, [1] * HOSTS
         own = [vector + averaging.feedback * rest for vector, rest in zip(vectors, self._residuals, strict=True)]
+        if self._change == "tensors":
+            signs = [self._signs(vector) for vector in own]
+            self._residuals = [whole - part for whole, part in zip(own, signs, strict=True)]
+            return self._signs(torch.stack(signs).mean(dim=0))
         sent = own
         if self._change == "mask":
             places = torch.rand(len(own[0]), generator=self._places) < 1 / MASK
@@ -140,6 +163,11 @@ class Averaging:
             lost = [residual for residual in found.residuals if residual is not None]
             self._residuals = [whole - part + rest for whole, part, rest in zip(own, sent, lost, strict=True)]
         return back
+
+    def _signs(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return the signs of a vector times the mean size of the values of their tensor."""
+        parts = vector.split(self._sizes)
+        return torch.cat([torch.where(part < 0, -1.0, 1.0) * part.abs().mean() for part in parts])
 
     def _changed(self, mean: torch.Tensor, sent: Sequence[torch.Tensor]) -> torch.Tensor:
         codec = self._codec
@@ -180,7 +208,7 @@ def run_way(name: str, seed: int) -> Record:
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
     trainees = Trainees(run, vocab_size=vocab_size, num_hosts=HOSTS, optimizer=AdaGradNorm if way.is_adagrad else None)
     outer, momentum = trainees.start.clone(), torch.zeros_like(trainees.start)
-    averaging, begin = Averaging(run, way.change, size=len(outer)), 0
+    averaging, begin = Averaging(run, way.change, sizes=[entry.size for entry in trainees.layout.entries]), 0
     for number, steps in enumerate(lengths(way)):
         taken = [
             feed.open(
@@ -188,7 +216,7 @@ def run_way(name: str, seed: int) -> Record:
             ).take(steps)
             for host in range(HOSTS)
         ]
-        ended = trainees.inner_round(outer, taken, schedule_between(run, begin, begin + steps))
+        ended = trainees.inner_round(outer, taken, schedule_between(run, begin, begin + steps, way.steps))
         apply_(run, outer, momentum, averaging.average(list(outer - ended)))
         trainees.share_moments(way.moments)
         begin += steps

@@ -65,6 +65,13 @@ libc.malloc_info(0, stream)
 libc.fflush(stream)
 """
 """Prints glibc's own account of its pools."""
+STARTS = """
+import multiprocessing, sys
+sys.version_info = (3, 14, 0)
+from adloco_p2p.__main__ import start_by_fork
+start_by_fork()
+print(multiprocessing.get_start_method(allow_none=True))
+"""
 AT_EXIT = "import atexit, sys; atexit.register(print, 'taken apart'); sys.argv[0] = 'adloco-peer'"
 HOLDER = "import sys; from pathlib import Path; from adloco_p2p.storage.workdir import Workdir"
 
@@ -92,6 +99,11 @@ def test_everything_is_printed_and_the_verb_ends_at_once(code: str, exit_code: i
 def test_threads_share_one_pool_of_memory() -> None:
     output = subprocess.run([sys.executable, "-c", POOLS], capture_output=True, text=True, check=True).stdout
     assert output.count("<heap nr=") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems start processes otherwise")
+def test_locks_need_no_process_of_their_own_from_python_3_14_on() -> None:
+    assert subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, check=True).stdout == "fork\n"
 
 
 def test_ctrl_c_while_an_extension_is_loaded_is_no_crash(

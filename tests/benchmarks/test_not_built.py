@@ -3,7 +3,21 @@
 import pytest
 import torch
 
-from benchmarks.not_built import BYTES, HOSTS, MASK, STEPS, WAYS, AdaGradNorm, Averaging, Change, Way, lengths, run_of, table
+from benchmarks.not_built import (
+    BYTES,
+    HOSTS,
+    LONG_STEPS,
+    MASK,
+    STEPS,
+    WAYS,
+    AdaGradNorm,
+    Averaging,
+    Change,
+    Way,
+    lengths,
+    run_of,
+    table,
+)
 from benchmarks.robustness.training import Trainees
 
 SIZE = 2 * 4096
@@ -16,11 +30,12 @@ def vectors(seed: int) -> list[torch.Tensor]:
 
 
 def averaging(preset: str, change: Change) -> Averaging:
-    return Averaging(run_of(Way(preset=preset), 1), change, size=SIZE)
+    return Averaging(run_of(Way(preset=preset), 1), change, sizes=[4096, 1024, 3072])
 
 
 def test_all_ways_take_as_many_inner_steps_and_late_ones_average_rarely_at_first() -> None:
-    assert all(sum(lengths(way)) == STEPS and min(lengths(way)) > 0 for way in WAYS.values())
+    assert all(sum(lengths(way)) == way.steps and min(lengths(way)) > 0 for way in WAYS.values())
+    assert {way.steps for name, way in WAYS.items() if name.startswith("long")} == {LONG_STEPS}
     assert lengths(Way()) == [32] * 32
     assert lengths(Way(averages=1)) == [STEPS]
     late = lengths(Way(late=16.0))
@@ -62,6 +77,20 @@ def test_a_residual_against_what_came_back_is_that() -> None:
     back = way.average(found)
     for vector, residual in zip(found, way._residuals, strict=True):
         assert torch.equal(residual, vector - back)
+
+
+def test_one_scale_for_each_tensor_and_the_residual_is_what_it_lost() -> None:
+    way, found = averaging("sign", "tensors"), vectors(5)
+    sent = [
+        torch.cat([part.sign() * part.abs().mean() for part in (vector[:4096], vector[4096:5120], vector[5120:])])
+        for vector in found
+    ]
+    back = way.average(found)
+    mean = torch.stack(sent).mean(dim=0)
+    assert torch.allclose(back[:4096], mean[:4096].sign() * mean[:4096].abs().mean())
+    assert back[4096:5120].abs().unique().numel() == 1
+    for vector, part, residual in zip(found, sent, way._residuals, strict=True):
+        assert torch.allclose(residual, vector - part)
 
 
 def test_a_step_of_adagrad_norm_by_hand() -> None:
