@@ -1,7 +1,6 @@
 """The entry point of `adloco-peer` and `python -m adloco_p2p`."""
 
 import contextlib
-import ctypes
 import io
 import logging
 import os
@@ -20,8 +19,8 @@ _STDERR = 2
 def main() -> NoReturn:
     """Run the verb and end the process at once. All that must last is on the disk by then, and unloading torch and all other
     modules takes seconds, of which a supervisor grants few after SIGTERM."""
-    share_one_arena()
     open_streams()
+    share_one_arena()
     start_by_fork()
     try:
         code = cli.main()
@@ -62,6 +61,8 @@ def share_one_arena() -> None:
     frees, such as the activations of the memory search, then serves the others, and a peer stays hundreds of megabytes smaller.
     Changes nothing with other C libraries."""
     if platform.libc_ver()[0] == "glibc":
+        import ctypes  # libffi may keep a file open, with the number of a standard stream if that is closed
+
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 

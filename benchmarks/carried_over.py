@@ -38,7 +38,7 @@ called nearer than another only where the interval of their difference, paired b
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import log2, sqrt
@@ -291,11 +291,38 @@ def request_table(runs: Mapping[Task, Found]) -> list[str]:
     return lines
 
 
+def regrets(found: Found) -> dict[str, float]:
+    """Return for each row its mean at the price minus that of the lowest row of the task."""
+    means = {name: fmean(at_price(some).values()) for name, some in found.items()}
+    return {name: mean - min(means.values()) for name, mean in means.items()}
+
+
+def regret_table(runs: Mapping[Task, Found]) -> list[str]:
+    """Return the regrets of the rows that all tasks have on which nothing was tuned, and their differences, paired by task."""
+    by_task = {task: regrets(found) for task, found in runs.items() if task.ends}
+    lines = [
+        f"| row | {' | '.join(task.name for task in by_task)} | mean | minus {TEST}, by task |",
+        "|---" * (3 + len(by_task)) + "|",
+    ]
+    of_row = {name: {number: of[name] for number, of in enumerate(by_task.values())} for name in _in_all(by_task.values())}
+    for name, found in of_row.items():
+        cells = [f"{regret:.3f}" for regret in (*found.values(), fmean(found.values()))]
+        lines.append(f"| {name} | {' | '.join(cells)} | {shown(found, of_row[TEST]) if name != TEST else ''} |")
+    return lines
+
+
+def _in_all(tables: Collection[Mapping[str, float]]) -> list[str]:
+    """Return the names that all tables have, in the order of the first."""
+    first, *others = tables
+    return [name for name in first if all(name in other for other in others)]
+
+
 def tabulate(arguments: argparse.Namespace) -> None:
     """Write the tables and the packed records. Runs with other settings are left out."""
     records = records_by_key(KEPT, arguments.runs)
     runs = {task: found_of(task, records) for task in TASKS}
     tables = {"carried over": run_table(runs), "planned": planned_table(runs), "requests": request_table(runs)}
+    tables["regrets"] = regret_table(runs)
     rewrite(RESULTS / "carried_over.md", tables)
     keep([record for found in runs.values() for some in found.values() for record in some.values()], RESULTS / KEPT.name)
 

@@ -156,7 +156,7 @@ def rows_of_kinds() -> tuple[tuple[IndexedRows, ...], str]:
 
 
 @dataclass(slots=True)
-class _Watch:
+class Watch:
     """Keeps the newest outer parameters of every instance, and measures the final ones."""
 
     outers: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
@@ -182,7 +182,7 @@ def run_row(name: str, seed: int) -> Record:
     started = time.process_time()
     run, (parts, text) = run_of(name, seed), rows_of_kinds()
     vocab_size = ByteTokenizer().vocab_size
-    watch = _Watch()
+    watch = Watch()
     feed = feed_over(run, parts, vocab_size=vocab_size)
     World(Setting(run=run, speeds=(1.0, 1.0), profile=SMALL), feed, on_applied=watch.applied).run()
     shell = ModelShell(

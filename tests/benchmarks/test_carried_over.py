@@ -26,6 +26,8 @@ from benchmarks.carried_over import (
     found_of,
     interior,
     ramp,
+    regret_table,
+    regrets,
     rows,
     run_key,
     text_of,
@@ -72,6 +74,27 @@ def test_a_run_of_another_text_has_another_key() -> None:
 def test_the_price_counts_doublings_of_the_rounds() -> None:
     few, many = ({1: {"loss": 2.0, "rounds": rounds}} for rounds in (32, 128))
     assert at_price(many)[1] - at_price(few)[1] == pytest.approx(2 * PRICE)
+
+
+def test_the_regret_of_a_row_is_its_distance_from_the_lowest_at_the_price() -> None:
+    """Losses 2.0 in 64 rounds and 2.1 in 16: at the price 2.3 and 2.3, then the second seed of the second is 0.2 lower."""
+    few, many = ({"loss": 2.1, "rounds": 16}, {"loss": 2.0, "rounds": 64})
+    found = {"many": {1: many, 2: many}, "few": {1: few, 2: {"loss": 1.9, "rounds": 16}}}
+    assert regrets(found) == {"many": pytest.approx(0.1), "few": 0.0}
+
+
+def test_the_table_of_regrets_has_what_all_tasks_have_in_common() -> None:
+    def record(loss: float) -> dict[str, float]:
+        return {"loss": loss, "rounds": 1}
+
+    runs = {
+        HOME: {TEST: {1: record(9.0)}},  # nothing is left to tune there
+        NOISY: {TEST: {1: record(1.0)}, "other": {1: record(1.5)}, "of noisy": {1: record(0.5)}},
+        QUIET: {TEST: {1: record(1.0)}, "other": {1: record(1.1)}},
+    }
+    _, _, test, other = regret_table(runs)
+    assert test == f"| {TEST} | 0.500 | 0.000 | 0.250 |  |"
+    assert other.startswith("| other | 1.000 | 0.100 | 0.550 | 0.300 +- ")
 
 
 def test_a_request_is_interior_where_nothing_binds_it() -> None:
