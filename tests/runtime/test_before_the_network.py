@@ -153,6 +153,16 @@ def test_checkpoints_that_the_disk_cannot_hold_are_noticed_before_others_are_ask
     assert "the 3 checkpoints of an instance of this run take 300,000,000,000.0 MB" in str(refused.value)
 
 
+@pytest.mark.parametrize(("is_keeper", "shown"), [(False, 5), (True, 0)])
+def test_a_keeper_names_no_micro_batch(is_keeper: bool, shown: int, tmp_path: Path) -> None:
+    engine = SimpleNamespace(snapshot_bytes=0, micro_batch_limit=5, num_parameters=1, device_names=(), release=lambda: None)
+    with closing(Workdir.open(tmp_path)) as workdir:
+        parts = embedding(workdir, build=lambda *_: Built(engine=engine, unigram_entropy=None))
+        parts = replace(parts, config=replace(parts.config, keeper=is_keeper))
+        with closing(open_local(parts, RunConfig())) as local:
+            assert local.started.micro_batch_limit == shown
+
+
 def test_a_peer_that_closes_ends_the_processes_of_its_engine_before_its_directory_is_free() -> None:
     names: list[str] = []
 
