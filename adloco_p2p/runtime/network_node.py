@@ -239,8 +239,8 @@ def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identit
     whole = with_invitation(link, token.to_text())
     embedding.say(f"join link: {whole}")
     embedding.say(
-        f"the link lets in everybody who has it: {invited.seats} seats {until(invited.last_round, run.work)}; more links, and"
-        f" an end of this one: adloco-peer invite --workdir {shlex.quote(str(embedding.workdir.path))}"
+        f"the link lets in everybody who has it: {invited.seats} seats {until(invited.last_round, run.work)}; to make more"
+        f" links, or to end this one: adloco-peer invite --workdir {shlex.quote(str(embedding.workdir.path))}"
     )
     if run.averaging.aggregation == "mean":
         embedding.say(
