@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib import metadata
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -238,16 +239,16 @@ def test_only_a_peer_elsewhere_reaches_this_machine_from_outside(
     monkeypatch: pytest.MonkeyPatch, reached: list[str], words: str
 ) -> None:
     """Each of two peers reaches one of the addresses."""
-    answers = iter([*({address: None} for address in reached), {}])
+    answers: list[dict[str, str | None]] = [{address: None} for address in reached]
 
     async def ask(_p2p: object, _peer: PeerId, _addresses: object) -> dict[str, str | None]:
-        return next(answers)
+        return answers.pop(0) if answers else {}
 
     async def addresses() -> list[str]:
         return reached
 
     monkeypatch.setattr(network_checks, "ask_to_dial_back", ask)
     reading = ClockReading(offset_seconds=0.0, round_trip_seconds=0.1, protocol=NEWEST, run=Digest(""), observed=reached[0])
-    node = SimpleNamespace(p2p=None, addresses=addresses)
+    node: Any = SimpleNamespace(p2p=None, addresses=addresses)
     result = asyncio.run(_dial_back(node, {PeerId("a"): reading, PeerId("b"): reading}))
     assert result.outcome == "ok" and result.found.startswith(words)
