@@ -104,8 +104,8 @@ ERROR_CODES = {
     "E207": ErrorCode(
         "the data cannot be used",
         "The files or the data set are missing, unreachable, of another form, without the text column, or too small.",
-        "Correct `data.*` in the configuration; `adloco-peer config show CONFIG` explains each setting."
-        " `--set data.source=python data.path=null data.name=null data.revision=null data.heldout_split=null"
+        "Correct `data.*` in the configuration, or the file of `--data`; `adloco-peer config show CONFIG` explains each"
+        " setting. `--set data.source=python data.path=null data.name=null data.revision=null data.heldout_split=null"
         " data.messages_column=null` needs no download.",
     ),
     "E208": ErrorCode(

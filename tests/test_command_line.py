@@ -650,3 +650,10 @@ def test_bad_arguments(arguments: str, capsys: pytest.CaptureFixture[str]) -> No
         code = ended.code
     assert code == 2
     assert capsys.readouterr().err
+
+
+def test_the_help_of_keep_names_no_training_on_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["keep", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "compute on these" in shown and "train on" not in shown

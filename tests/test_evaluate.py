@@ -53,6 +53,32 @@ def test_a_wrong_path_is_reported_before_anything_is_read(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("empty.txt", b"", "cannot be read as text: its files are empty; give such files"),
+        ("latin.txt", b"\xe9t\xe9", "not UTF-8: {}, line 1; convert such files"),
+        ("other[1].jsonl", b'{"a": "x"}', "data.text_column: no column 'text' in "),
+    ],
+)
+def test_data_that_cannot_be_used_are_named_by_the_option_that_names_them(
+    name: str,
+    content: bytes,
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = RunConfig()
+    monkeypatch.setattr(evaluation, "read_saved", lambda workdir, read: (SimpleNamespace(run=run, sources=run), {}))
+    file = tmp_path / name
+    file.write_bytes(content)
+    assert main(["evaluate", "--workdir", str(tmp_path), "--data", str(file)]) == 2
+    shown = capsys.readouterr().err
+    assert f"E207: --data {file}: {problem.format(file)}" in shown
+    assert not {"data.path", "data.source"} & set(shown.split("cause:")[0].replace(":", " ").split())
+
+
 def test_bars_of_others_draw_nothing_and_say_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
     bar = _silent(tqdm.tqdm, "answers scored", said.append)

@@ -46,7 +46,7 @@ def taking_part(verbs: Verbs) -> None:
     run_of_others(join)
     workdir(join)
     of_swarm(join)
-    join.add_argument("--max-instances", type=positive, metavar="K", help="host at most so many instances")
+    join.add_argument("--max-instances", type=positive, metavar="K", help="host at most K instances")
     machine(join)
     network(join)
     join.set_defaults(verb="train:join")
@@ -162,7 +162,9 @@ def doctor(verbs: Verbs) -> None:
         metavar="ADDR",
         help="addresses of peers, or join links: can they be reached, can they reach this machine, how fast (default: offline)",
     )
-    doctor.add_argument("--workdir", type=path, metavar="DIR", help="of a node, which may be running (default: here)")
+    doctor.add_argument(
+        "--workdir", type=path, metavar="DIR", help="directory of a node, which may be running (default: the present one)"
+    )
     settings_of_machine(doctor)
     network(doctor)
     json_output(doctor)

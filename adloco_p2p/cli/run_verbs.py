@@ -134,14 +134,17 @@ def views(verbs: Verbs) -> None:
 
 def planning(verbs: Verbs) -> None:
     """Add the verb that estimates a run before it starts."""
-    plan = add_verb(verbs, "plan", "estimate communications and bytes of a run before it starts")
+    plan = add_verb(verbs, "plan", "estimate the rounds, bytes and memory of a run before it starts")
     run_config(plan)
     plan.add_argument("--samples", type=positive, metavar="N", help="samples of the whole run (default: work.samples)")
     plan.add_argument("--peers", type=positive, default=4, metavar="M", help="hosts per instance (default 4)")
     plan.add_argument("--mbit", type=number, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
     plan.add_argument("--shards", type=shards, default=1, metavar="N", help="memory of a model that is divided over N devices")
     plan.add_argument(
-        "--teraflops", type=number, metavar="RATE", help="what a device delivers: how much of the time it computes"
+        "--teraflops",
+        type=number,
+        metavar="RATE",
+        help="what a device delivers, to estimate the part of the time in which it computes",
     )
     plan.add_argument(
         "--workdir", type=path, metavar="DIR", help="compare with what happened in this directory; its run, without CONFIG"

@@ -20,7 +20,7 @@ def run_of_others(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="ADDR",
-        help="addresses of peers, or join links; not needed to go on in a directory",
+        help="addresses of peers, or join links; not needed where DIR holds the run already",
     )
     parser.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
 
@@ -32,7 +32,7 @@ def workdir(parser: argparse.ArgumentParser, content: str = "everything of this 
 def machine(parser: argparse.ArgumentParser) -> None:
     settings_of_machine(parser)
     parser.add_argument(
-        "--device", nargs="+", metavar="NAME", help="train on these, such as cuda:0 cuda:1 (default: auto, all GPUs)"
+        "--device", nargs="+", metavar="NAME", help="compute on these, such as cuda:0 cuda:1 (default: auto, all GPUs)"
     )
     parser.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
 

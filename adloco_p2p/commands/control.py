@@ -4,9 +4,11 @@ import argparse
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from adloco_p2p.commands.console import as_called, call, say, say_json
 from adloco_p2p.commands.train import leads_to_others
@@ -25,8 +27,14 @@ from adloco_p2p.views.node_status import lines, summary, traffic_words
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.status_fold import replay
 
+Batch: TypeAlias = tuple[list[Stamped], bool]
+"""Events, and whether they are of the past."""
+
 ENDED = "the node has ended; waiting for it to come back"
 SILENT = "the node runs, but does not answer (suspended, or the machine is too busy); waiting for it"
+QUIET_SECONDS = 20.0
+"""How long a watched node may send nothing; a working one sends the load of the machine every few seconds."""
+QUIET = f"no news from the node for {QUIET_SECONDS:.0f} s (suspended, or the machine is too busy)"
 RETRY_SECONDS = 1.0
 """How often a watcher checks whether the node is back."""
 
@@ -230,7 +238,11 @@ def follow(client: ControlClient, view: View) -> Literal["finished", "ended", "s
     is_past, is_finished, is_silent = True, False, True
     with client:
         try:
-            for events, are_past in client.watch():
+            for news in _with_silences(client.watch()):
+                if isinstance(news, telemetry.Warning):
+                    view.update(stamp(news))
+                    continue
+                events, are_past = news
                 is_silent = False
                 if are_past:
                     past += events
@@ -246,6 +258,25 @@ def follow(client: ControlClient, view: View) -> Literal["finished", "ended", "s
     if is_finished:
         return "finished"
     return "silent" if is_silent else "ended"
+
+
+def _with_silences(batches: Iterator[Batch]) -> Iterator[Batch | telemetry.Warning]:
+    """Yield the batches and, where none follows for QUIET_SECONDS, a warning, which ends with the next one. Raises SwarmError
+    as the batches do."""
+    quiet = telemetry.Warning(key="control", message=QUIET, active=True)
+    reader = ThreadPoolExecutor(1)
+    try:
+        batch = reader.submit(next, batches, None).result()
+        while batch is not None:
+            yield batch
+            following = reader.submit(next, batches, None)
+            if not wait([following], QUIET_SECONDS).done:
+                yield quiet
+                wait([following])
+                yield replace(quiet, active=False)
+            batch = following.result()
+    finally:
+        reader.shutdown(wait=False)  # the reader ends with the connection
 
 
 def _has_finished(events: Sequence[Stamped], before: bool) -> bool:

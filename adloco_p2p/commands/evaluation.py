@@ -6,6 +6,7 @@ import glob
 import math
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -70,7 +71,9 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
     from adloco_p2p.training.hosting import Hosting
 
     evaluated = saved.sources if arguments.data is None else _over_file(saved.sources, arguments.data)
-    engine = Hosting(evaluated, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data"))
+    with _named_as_given(arguments.data):
+        feed = open_feed(evaluated, cache_dir=arguments.workdir / "data")
+    engine = Hosting(evaluated, PeerConfig(), PeerId("evaluation"), feed)
     for instance in saved.instances:
         engine.restore(instance, *states.pop(instance))
     losses = {instance: engine.evaluate(instance) for instance in saved.instances}
@@ -124,6 +127,22 @@ def _check_data(file: Path) -> None:
     if file.suffix not in _KINDS or not file.is_file():
         problem = "no such file" if file.suffix in _KINDS else f"only {', '.join(_KINDS)} are read"
         raise ConfigError(f"--data {file}: {problem}; name one with the columns that the run reads", code="E207")
+
+
+@contextlib.contextmanager
+def _named_as_given(file: Path | None) -> Iterator[None]:
+    """Let errors about the data name `--data` where the user gave it, and no settings of the run that `_over_file` replaces."""
+    try:
+        yield
+    except ConfigError as error:
+        if file is None or error.code != "E207":
+            raise
+        raise ConfigError(*(_as_given(problem, file) for problem in error.problems), code=error.code) from error
+
+
+def _as_given(problem: str, file: Path) -> str:
+    reason = problem.removeprefix("data.path: ").removeprefix(f"{glob.escape(str(file))!r} ")
+    return f"--data {file}: {reason.removesuffix(', or change data.source')}"
 
 
 def _over_file(run: RunConfig, file: Path) -> RunConfig:

@@ -61,8 +61,11 @@ def report(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"files": [str(path) for path in paths]})
         return 0
-    for path in paths:
-        say(str(path))
+    page = paths[-1]
+    if arguments.html:
+        say(str(page))
+    else:
+        say(f"{page.parent}: {len(paths)} files; begin with {page.name}")
     return 0
 
 

@@ -5,6 +5,10 @@ from pathlib import Path
 from adloco_p2p.config.hub_reach import is_hub_reachable
 from adloco_p2p.errors import ConfigError, SwarmError, brief
 
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 300.0
+"""How long the hub may be silent; it takes minutes to store many files."""
+
 
 def check_push(repo: str) -> None:
     """Raise ConfigError or SwarmError, before anything is written, where an upload cannot work: a wrong name, no token, or no
@@ -29,9 +33,10 @@ def check_push(repo: str) -> None:
 def push(directory: Path, repo: str, *, message: str) -> str:
     """Upload every file of the directory as one commit, into a new private repository where there is none, and return the
     commit's address. Raises ConfigError where the hub refuses the token, and SwarmError where it does not take the files."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_session
     from huggingface_hub.errors import HfHubHTTPError
 
+    get_session().timeout = (CONNECT_SECONDS, ANSWER_SECONDS, ANSWER_SECONDS, None)  # the library has none of its own
     api = HfApi()
     try:
         api.create_repo(repo, private=True, exist_ok=True)

@@ -63,7 +63,9 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None, setting:
     cache = str(cache_dir / "datasets") if cache_dir is not None else None
     try:
         is_hub = data.source == "hub"
-        kind, files = repository_files(data, split=split) if is_hub else (data.source, _local_files(data, setting))
+        kind, files = (
+            repository_files(data, split=split) if is_hub else (data.source, _as_patterns(_local_files(data, setting)))
+        )
         arguments: dict[str, Any] = {"path": kind, "data_files": files, "split": "train"}
         if data.source == "text":
             arguments["sample_by"] = "paragraph"  # by line the newlines would be lost, and by file the held-out split
@@ -230,6 +232,11 @@ def _local_files(data: DataConfig, setting: str) -> list[str]:
             code="E207",
         )
     return files
+
+
+def _as_patterns(files: Iterable[str]) -> list[str]:
+    """Return what `datasets`, which takes every name for a glob, reads as these files."""
+    return [glob.escape(name) for name in files]
 
 
 def _unreadable(data: DataConfig, split: str, error: Exception, setting: str) -> str:

@@ -52,7 +52,7 @@ from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, Service, control_server, live_figures, open_local, shown
 from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.attempt_keys import AttemptKeys
-from adloco_p2p.storage.disk import RESTORE, reported
+from adloco_p2p.storage.disk import RESTORE, keep_file, reported
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
@@ -104,7 +104,7 @@ async def start_run(embedding: Embedding, run: RunConfig, *, initial_peers: Sequ
     async with _on_the_network(embedding, addresses, phase="starting the p2p daemon") as swarm_node:
         if open_versions := unpinned(run):
             embedding.say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
-        manifest = _load_manifest(embedding.workdir) or SignedManifest.sign(run, swarm_node.identity)
+        manifest = _own_manifest(embedding, run, swarm_node.identity)
         return await _take_part(embedding, swarm_node, addresses, run, manifest, ticket=None)
 
 
@@ -160,6 +160,22 @@ async def _on_the_network(
 def _holds_ledger(workdir: Workdir) -> bool:
     """Return whether the peer was a member of the run, so that it may begin alone after the whole swarm was down."""
     return workdir.manifest_path.exists() and workdir.journal_path.exists() and workdir.journal_path.stat().st_size > 0
+
+
+def _own_manifest(embedding: Embedding, run: RunConfig, me: Identity) -> SignedManifest:
+    """Return the manifest of a run that this peer begins or began. Its author can sign a damaged one again. Raises
+    StorageError."""
+    workdir = embedding.workdir
+    try:
+        return _load_manifest(workdir) or SignedManifest.sign(run, me)
+    except StorageError as error:
+        is_own = run.author == me.peer_id and workdir.run is not None and workdir.run.digest == run.digest
+        if error.code != "E405" or not is_own:
+            raise
+    manifest = SignedManifest.sign(run, me)
+    keep_file(workdir.manifest_path, manifest.to_bytes())
+    embedding.say(f"{workdir.manifest_path}: damaged, and signed again by this peer, the author of the run")
+    return manifest
 
 
 def _load_manifest(workdir: Workdir) -> SignedManifest | None:
@@ -223,8 +239,8 @@ def _say_link(link: str, embedding: Embedding, run: RunConfig, identity: Identit
     whole = with_invitation(link, token.to_text())
     embedding.say(f"join link: {whole}")
     embedding.say(
-        f"the link lets in everybody who has it: {invited.seats} seats {until(invited.last_round, run.work)}; more links, and"
-        f" an end of this one: adloco-peer invite --workdir {shlex.quote(str(embedding.workdir.path))}"
+        f"the link lets in everybody who has it: {invited.seats} seats {until(invited.last_round, run.work)}; to make more"
+        f" links, or to end this one: adloco-peer invite --workdir {shlex.quote(str(embedding.workdir.path))}"
     )
     if run.averaging.aggregation == "mean":
         embedding.say(

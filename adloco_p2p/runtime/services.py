@@ -143,7 +143,7 @@ def open_local(embedding: Embedding, run: RunConfig) -> LocalPeer:
             scores_tasks=can_score(run, config),
             newest_protocol=NEWEST,
         ),
-        started=_started(me, run, built, resumed_round=latest.round if latest else None),
+        started=_started(me, run, built, is_keeper=config.keeper, resumed_round=latest.round if latest else None),
     )
 
 
@@ -163,7 +163,7 @@ def _tracked(sink: Sink, broadcaster: EventBroadcaster, embedding: Embedding, *,
     return TrackedSink(sink, opened, measure=lambda: measures(broadcaster.status), inner_steps=run.work.inner_steps)
 
 
-def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | None) -> Started:
+def _started(me: PeerId, run: RunConfig, built: Built, *, is_keeper: bool, resumed_round: int | None) -> Started:
     """Return the first event of this process."""
     engine = built.engine
     return Started(
@@ -176,7 +176,7 @@ def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | N
         inner_steps=run.work.inner_steps,
         parameters=engine.num_parameters,
         device=", ".join(engine.device_names),
-        micro_batch_limit=engine.micro_batch_limit,
+        micro_batch_limit=0 if is_keeper else engine.micro_batch_limit,
         unigram_entropy=built.unigram_entropy,
         resumed_round=resumed_round,
         codec=run.averaging.codec,

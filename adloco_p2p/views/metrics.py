@@ -124,7 +124,7 @@ def _work(status: Status) -> list[Measure]:
             "tokens",
             "Predicted tokens that this node trained, in rounds that count.",
             totals.tokens,
-            "{} tokens",
+            "{} tokens" if totals.tokens else "",  # a joiner may train for minutes before its first round counts
         ),
         _metric(
             "compute_utilisation_ratio",
@@ -166,7 +166,7 @@ def _work(status: Status) -> list[Measure]:
             "samples",
             "Samples that this node trained, in rounds that count.",
             totals.samples,
-            "{} samples trained",
+            "{} samples trained" if totals.samples else "",
         ),
         _metric("training_seconds_total", "seconds", "Time in inner steps, in rounds that count.", totals.training_seconds),
         _metric("running_seconds_total", "seconds", "Time in which the node ran, over all restarts.", status.elapsed_seconds),

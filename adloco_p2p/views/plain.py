@@ -121,7 +121,7 @@ def _started(event: telemetry.Started, status: Status) -> str:
         f"inner steps {status.inner_steps}",
         f"parameters {units.count(status.parameters)}",
         f"device {status.device}",
-        f"micro-batch limit {status.micro_batch_limit}",
+        *([f"micro-batch limit {status.micro_batch_limit}"] if status.micro_batch_limit else []),
         "from the beginning" if event.resumed_round is None else f"resumed at round {event.resumed_round}",
     )
 

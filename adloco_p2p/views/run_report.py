@@ -1,8 +1,10 @@
 """The report of a run, from the events of one peer: pictures, the numbers behind them, and a page that shows both."""
 
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,13 +57,13 @@ class Report:
             page = output if output.suffix == ".html" and not output.is_dir() else output / "report.html"
             page.parent.mkdir(parents=True, exist_ok=True)
             pictures = {self.captions[name]: figure for name, figure in self.figures.items()}
-            page.write_text(html_page(self.heading, self.sections, pictures), "utf-8")
+            _write(page, html_page(self.heading, self.sections, pictures).encode())
             return [page]
         output.mkdir(parents=True, exist_ok=True)
         files = save_figures(self.figures, output, formats)
         numbers, page = output / "report.json", output / "report.md"
-        numbers.write_text(json.dumps(self.numbers, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        page.write_text(markdown_page(self.heading, self.sections, self.captions), encoding="utf-8")
+        _write(numbers, f"{json.dumps(self.numbers, indent=2, allow_nan=False)}\n".encode())
+        _write(page, markdown_page(self.heading, self.sections, self.captions).encode())
         return [*files, numbers, page]
 
 
@@ -128,8 +130,23 @@ def save_figures(drawn: "Mapping[str, Figure]", output: Path, formats: Sequence[
 
     paths = [(output / name).with_suffix(f".{kind}") for kind in formats for name in drawn]
     for path in paths:
-        drawn[path.with_suffix(".png").name].savefig(path, dpi=DOTS_PER_INCH, facecolor="white")
+        content = io.BytesIO()
+        figure = drawn[path.with_suffix(".png").name]
+        figure.savefig(content, format=path.suffix[1:], dpi=DOTS_PER_INCH, facecolor="white")
+        _write(path, content.getvalue())
     return paths
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace a file. On a full disk nothing of the new content stays, and an older file does. Raises OSError."""
+    aside = path.with_name(f"{path.name}.tmp")
+    try:
+        aside.write_bytes(content)
+        aside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        raise
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

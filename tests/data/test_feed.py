@@ -1,5 +1,6 @@
 """Indexed rows of local files: right side, right rows, cached on disk."""
 
+import glob
 import os
 import re
 import subprocess
@@ -201,6 +202,15 @@ def problem_of(run: RunConfig, cache: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         open_feed(run, cache_dir=cache)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_names_with_signs_of_patterns(private_cache: Path, tmp_path: Path, streaming: bool) -> None:
+    (tmp_path / "books [1]").mkdir()
+    write_json(tmp_path / "books [1]" / "a[2].jsonl", [f"text {number} with some words" for number in range(200)])
+    path = f"{glob.escape(str(tmp_path / 'books [1]'))}/*.jsonl"
+    feed = open_feed(run_over(source="json", path=path, streaming=streaming), cache_dir=private_cache)
+    assert feed.heldout(2).num_predicted_tokens
 
 
 @pytest.mark.parametrize("streaming", [False, True])

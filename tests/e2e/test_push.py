@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,6 +190,16 @@ def test_an_answer_of_another_server_is_no_fault_of_the_program(monkeypatch: pyt
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", create_repo)
     with pytest.raises(SwarmError, match="JSONDecodeError") as raised:
         push(tmp_path, REPO, message="")
+    assert raised.value.code == "E330"
+
+
+def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("adloco_p2p.commands.push.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(SwarmError, match="ReadTimeout") as raised:
+            push(tmp_path, REPO, message="")
     assert raised.value.code == "E330"
 
 

@@ -268,7 +268,7 @@ def test_of_two_runs_at_one_bootstrap_the_user_chooses_and_what_is_not_there_is_
 
     results = wait(examined, "the doctor to find both runs, and nothing wrong", first, other)
     assert results["initial peers"]["found"] == "1 of 1 answer"
-    assert "reached from outside at /ip4/" in results["dial back"]["found"]
+    assert "reached by a peer on this machine at /ip4/" in results["dial back"]["found"]
 
     undecided, wrong = join(new, "undecided", bootstrap), join(new, "wrong", bootstrap, "--run", "f" * 64)
     assert undecided.end() == 2

@@ -38,18 +38,27 @@ def embedding(workdir: Workdir, **more: Any) -> Embedding:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff", b"\x0a\x01x"])
-def test_a_damaged_manifest_is_named(damage: bytes, tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_named_and_only_its_author_signs_it_again(damage: bytes, tmp_path: Path) -> None:
     """Nothing, no message, and a message of another content."""
     author = Identity.load_or_create(tmp_path / "identity.key")
-    signed = SignedManifest.sign(RunConfig(author=author.peer_id), author)
+    run = RunConfig(author=author.peer_id)
+    signed = SignedManifest.sign(run, author)
     with closing(Workdir.open(tmp_path)) as workdir:
-        workdir.adopt(RunConfig(author=author.peer_id))
+        workdir.adopt(run)
         assert network_node._load_manifest(workdir) is None
         workdir.save_manifest(signed.to_bytes())
         assert network_node._load_manifest(workdir) == signed
         workdir.manifest_path.write_bytes(damage)
         with pytest.raises(StorageError, match=r"manifest\.bin: damaged"):
             network_node._load_manifest(workdir)
+        others = replace(run, name="other")
+        with pytest.raises(StorageError, match=r"manifest\.bin: damaged"):
+            network_node._own_manifest(embedding(workdir), others, author)
+        assert workdir.manifest_path.read_bytes() == damage
+        said: list[str] = []
+        assert network_node._own_manifest(embedding(workdir, say=said.append), run, author) == signed
+        assert workdir.manifest_path.read_bytes() == signed.to_bytes()
+        assert said == [f"{workdir.manifest_path}: damaged, and signed again by this peer, the author of the run"]
 
 
 @pytest.mark.parametrize("verb", ["start", "join"])
@@ -151,6 +160,16 @@ def test_checkpoints_that_the_disk_cannot_hold_are_noticed_before_others_are_ask
         open_local(embedding(workdir, build=lambda *_: Built(engine=engine, unigram_entropy=None)), RunConfig())
     assert refused.value.code == "E420"
     assert "the 3 checkpoints of an instance of this run take 300,000,000,000.0 MB" in str(refused.value)
+
+
+@pytest.mark.parametrize(("is_keeper", "shown"), [(False, 5), (True, 0)])
+def test_a_keeper_names_no_micro_batch(is_keeper: bool, shown: int, tmp_path: Path) -> None:
+    engine = SimpleNamespace(snapshot_bytes=0, micro_batch_limit=5, num_parameters=1, device_names=(), release=lambda: None)
+    with closing(Workdir.open(tmp_path)) as workdir:
+        parts = embedding(workdir, build=lambda *_: Built(engine=engine, unigram_entropy=None))
+        parts = replace(parts, config=replace(parts.config, keeper=is_keeper))
+        with closing(open_local(parts, RunConfig())) as local:
+            assert local.started.micro_batch_limit == shown
 
 
 def test_a_peer_that_closes_ends_the_processes_of_its_engine_before_its_directory_is_free() -> None:

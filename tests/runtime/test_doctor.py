@@ -1,5 +1,6 @@
 """The doctor's checks of a machine, what they are worth together, and how they are shown."""
 
+import asyncio
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from importlib import metadata
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.error_codes import ERROR_CODES
+from adloco_p2p.runtime.doctor import network_checks
 from adloco_p2p.runtime.doctor.machine_checks import (
     check_disk,
     check_gpu,
@@ -32,7 +35,7 @@ from adloco_p2p.runtime.doctor.machine_checks import (
     check_run,
     check_workdir,
 )
-from adloco_p2p.runtime.doctor.network_checks import _beside_a_node, _protocol
+from adloco_p2p.runtime.doctor.network_checks import _beside_a_node, _dial_back, _protocol
 from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.swarm.discovery.reachability import ClockReading
 from adloco_p2p.views.check_report import CheckResult, exit_code, render
@@ -220,3 +223,32 @@ def test_a_helper_of_the_next_release_is_no_reason_to_warn_of_the_protocol(run: 
     """It takes part in no run and names the newest protocol that it knows."""
     reading = ClockReading(offset_seconds=0.0, round_trip_seconds=0.1, protocol=NEWEST + 1, run=Digest(run), observed="")
     assert _protocol({PeerId("helper"): reading}).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("reached", "words"),
+    [
+        (["/ip4/8.8.8.8/tcp/1"], "reached from outside at /ip4/8.8.8.8/tcp/1 ("),
+        (["/ip4/10.0.0.2/tcp/1"], "reached inside this network at /ip4/10.0.0.2/tcp/1 ("),
+        (["/ip4/127.0.0.1/tcp/1"], "reached by a peer on this machine at /ip4/127.0.0.1/tcp/1;"),
+        (["/ip6/::1/tcp/1"], "reached by a peer on this machine at /ip6/::1/tcp/1;"),
+        (["/ip4/127.0.0.1/tcp/1", "/ip4/8.8.8.8/tcp/1"], "reached from outside at /ip4/8.8.8.8/tcp/1 ("),
+    ],
+)
+def test_only_a_peer_elsewhere_reaches_this_machine_from_outside(
+    monkeypatch: pytest.MonkeyPatch, reached: list[str], words: str
+) -> None:
+    """Each of two peers reaches one of the addresses."""
+    answers: list[dict[str, str | None]] = [{address: None} for address in reached]
+
+    async def ask(_p2p: object, _peer: PeerId, _addresses: object) -> dict[str, str | None]:
+        return answers.pop(0) if answers else {}
+
+    async def addresses() -> list[str]:
+        return reached
+
+    monkeypatch.setattr(network_checks, "ask_to_dial_back", ask)
+    reading = ClockReading(offset_seconds=0.0, round_trip_seconds=0.1, protocol=NEWEST, run=Digest(""), observed=reached[0])
+    node: Any = SimpleNamespace(p2p=None, addresses=addresses)
+    result = asyncio.run(_dial_back(node, {PeerId("a"): reading, PeerId("b"): reading}))
+    assert result.outcome == "ok" and result.found.startswith(words)

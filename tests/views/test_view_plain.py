@@ -3,7 +3,7 @@
 import io
 
 from adloco_p2p.views.plain import PlainView, line
-from tests.views.synthetic import FORK_ROUND, MERGE_ROUND, OTHERS, START, events, live, replay, stamped
+from tests.views.synthetic import FORK_ROUND, MERGE_ROUND, OTHERS, START, events, live, replay, stamped, started
 
 
 def lines(rounds: int = 24) -> list[str]:
@@ -25,6 +25,13 @@ def test_the_columns_of_rounds_line_up() -> None:
     rounds = [text for text in lines(FORK_ROUND + MERGE_ROUND) if text.startswith("round ")]
     for label in ("instance ", "heldout ", "batch ", "mode ", "hosts ", "tokens ", "eta ", "why: "):
         assert len({text.index(label) for text in rounds}) == 1, label
+
+
+def test_a_peer_that_trains_nothing_names_no_micro_batch() -> None:
+    made = events()[0]
+    shown = [line(started(), replay([{**made, "micro_batch_limit": limit}])) or "" for limit in (64, 0)]
+    assert ["micro-batch limit" in text for text in shown] == [True, False]
+    assert shown[1].endswith("device cpu  from the beginning")
 
 
 def test_progress_and_phases_print_nothing() -> None:

@@ -1,5 +1,6 @@
 """The report: files, numbers, and errors that name the file. How the pictures look is for eyes."""
 
+import errno
 import itertools
 import json
 import math
@@ -17,6 +18,7 @@ from markdown_it import MarkdownIt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import PathPatch
 
+from adloco_p2p.cli import main
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.event_log import recorded_events
 from adloco_p2p.views import figures
@@ -51,6 +53,31 @@ def test_the_files_are_there_and_the_page_embeds_them(tmp_path: Path) -> None:
     assert all(f"({name})" in page for name in CAPTIONS)
     assert "| 12 | merge | 0 + 1 -> 0 | 0.52 + 0.48 | the two smallest requests, 52 and 55 |" in page
     assert json.loads(files[-2].read_text()) == summary(events())
+
+
+def test_a_full_disk_leaves_no_part_of_a_file_and_keeps_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    older = tmp_path / next(iter(CAPTIONS))
+    older.write_text("older")
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    for as_html in (False, True):
+        with pytest.raises(OSError, match="No space left"):
+            draw_report(map(stamped, events(6)), tmp_path, as_html=as_html)
+    assert [(path, path.read_text()) for path in tmp_path.iterdir()] == [(older, "older")]
+
+
+@pytest.mark.parametrize(("more", "shown"), [([], "{}: 29 files; begin with report.md"), (["--html"], "{}/report.html")])
+def test_the_verb_names_the_folder_and_not_every_file(
+    more: list[str], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps(event) + "\n" for event in events(6)]
+    (tmp_path / "events.jsonl").write_text("".join(lines))
+    assert main(["report", "--workdir", str(tmp_path), "--output", str(tmp_path / "out"), *more]) == 0
+    assert capsys.readouterr().out == f"{shown.format(tmp_path / 'out')}\n"
 
 
 def without(*names: str) -> list[Made]:

@@ -69,6 +69,7 @@ class Started(Log):
     parameters: int = 0
     device: str = ""
     micro_batch_limit: int = 0
+    """In samples; 0 for a keeper, which trains nothing."""
     unigram_entropy: float | None = None
     """Loss of a model that knows only the frequency of each token."""
     resumed_round: int | None = None

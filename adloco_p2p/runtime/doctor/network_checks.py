@@ -15,6 +15,7 @@ from adloco_p2p.swarm.discovery.join import connect_to_run
 from adloco_p2p.swarm.discovery.join_link import split_initial_peers
 from adloco_p2p.swarm.discovery.reachability import ClockReading, Speed, ask_to_dial_back, measure_speed, ping_all
 from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.addresses import reach, shareable
 from adloco_p2p.swarm.p2p.daemon import outgoing_address
 from adloco_p2p.swarm.p2p.listening import has_open_port, is_free
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
@@ -26,6 +27,7 @@ MAX_PINGED = 5
 JOIN_SECONDS = 5.0
 """How long initial peers that do not answer are retried."""
 SLOW_BYTES_PER_SECOND = 125_000.0
+_REACHED = {"public": "from outside", "relay": "through a relay", "private": "inside this network"}
 
 
 async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> AsyncIterator[CheckResult]:
@@ -112,7 +114,7 @@ async def _dial_back(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReadi
     outcome = "behind a NAT" if is_translated else "no NAT in between"
     ports = {"/".join(address.split("/")[3:]) for address in own if "/p2p-circuit" not in address}
     wanted = [*own, *(f"/ip4/{address}/{rest}" for address in seen for rest in sorted(ports) if ":" not in address)]
-    refusals, tried = [], 0
+    refusals, tried, here = [], 0, ""
     for peer in sorted(readings):
         if tried == MAX_ASKED:
             break
@@ -122,9 +124,14 @@ async def _dial_back(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReadi
             refusals.append(str(error))
             continue
         tried += 1
-        reached = [address for address, problem in answers.items() if problem is None]
-        if reached:
-            return CheckResult(check="dial back", outcome="ok", found=f"reached from outside at {reached[0]} ({outcome})")
+        reached = shareable([address for address, problem in answers.items() if problem is None])
+        if reached and reach(reached[0]) != "loopback":
+            found = f"reached {_REACHED[reach(reached[0])]} at {reached[0]} ({outcome})"
+            return CheckResult(check="dial back", outcome="ok", found=found)
+        here = here or next(iter(reached), "")
+    if here:
+        found = f"reached by a peer on this machine at {here}; no peer on another machine tried"
+        return CheckResult(check="dial back", outcome="ok", found=found)
     if not tried:
         return CheckResult(check="dial back", outcome="skipped", found="; ".join(refusals) or "no peer to ask")
     found = f"{plural(tried, 'peer')} could not connect; {outcome}: {nat}"
