@@ -32,6 +32,7 @@ from benchmarks import (
     tuned,
     tuned_outer,
     unequal_machines,
+    unequal_requests,
 )
 from benchmarks.assessed import report as assessed
 from benchmarks.method import __main__ as method
@@ -104,6 +105,13 @@ TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
     "grid, bytes": ("time.md", lambda: {"wire": grid_tables.bytes_table(records_of(grid.KEPT))}),
     "islands, real": ("method.md", lambda: {"islands, real": wan_islands.table(records_of(wan_islands.KEPT))}),
     "tuned outer": ("tuned.md", lambda: tuned_outer.tables(records_by_key(tuned_outer.KEPT, []))),
+    "unequal requests": (
+        "method.md",
+        lambda: {
+            "unequal requests": unequal_requests.table(records_of(unequal_requests.KEPT)),
+            "unequal requests, weights": unequal_requests.merge_table(records_of(unequal_requests.KEPT)),
+        },
+    ),
     "decayed": ("tuned.md", lambda: {"decayed": decayed.table(records_of(decayed.KEPT))}),
     "muon": ("muon.md", lambda: muon.tables(muon.Cells(), muon.SEEDS)),
     "seeds and scalars": ("seed_scalar.md", lambda: {"seed scalar": seed_scalar.table(records_of(seed_scalar.KEPT))}),

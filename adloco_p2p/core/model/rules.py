@@ -92,8 +92,9 @@ class MergeRules:
     """No merge happens before this round."""
     group_size: Annotated[int, Ge(2)] = 2
     """How many instances `worst_group` merges into one."""
-    weights: Literal["batch", "hosts_times_batch"] = "batch"
-    """Weight of a source: its request per host (the paper), or its global request (the public code)."""
+    weights: Literal["batch", "hosts_times_batch", "equal"] = "batch"
+    """Weight of a source: its request per host (the paper), its global request (the public code), or the same for all. Where
+    requests differ because the data of some instances are noisy, requests favour the worse models."""
     batch_after: Literal["max", "survivor", "sum"] = "max"
     """Global request of the merged instance, computed from the global requests of its sources."""
     outer_momentum: Literal["mean", "zero"] = "mean"

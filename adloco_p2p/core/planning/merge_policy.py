@@ -110,7 +110,9 @@ def _merge_of(ranked: Sequence[InstancePlan], *, rules: MergeRules, reason: str)
 
 def _amount(plan: InstancePlan, rules: MergeRules) -> float:
     """Return the unnormalized weight: the request per worker, b = B / M, in the paper; workers times that, B, in the public
-    code."""
+    code; or one."""
+    if rules.weights == "equal":
+        return 1.0
     if rules.weights == "hosts_times_batch":
         return float(plan.requested_batch)
     num_hosts = sum(1 for host in plan.hosts if host.batch_samples > 0)

@@ -34,6 +34,7 @@ def test_acceptance_f() -> None:
     unequal = [instance_plan(0, requested=6, hosts={peer(0): 3, peer(1): 3}), instance_plan(1, requested=5)]
     assert blend(chosen(unequal, weights="batch"), points) == pytest.approx((3.5, -0.5), abs=1e-6)
     assert blend(chosen(unequal, weights="hosts_times_batch"), points) == pytest.approx((2.818182, 0.181818), abs=1e-6)
+    assert blend(chosen(unequal, weights="equal"), points) == pytest.approx((3.0, 0.0), abs=1e-6)
 
 
 def test_worst_with_worst_folds_the_smallest_into_the_next() -> None:

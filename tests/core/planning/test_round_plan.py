@@ -491,7 +491,7 @@ RULES = st.builds(
         group_size=st.integers(2, 4),
         period_rounds=st.integers(1, 9),
         batch_after=st.sampled_from(["max", "survivor", "sum"]),
-        weights=st.sampled_from(["batch", "hosts_times_batch"]),
+        weights=st.sampled_from(["batch", "hosts_times_batch", "equal"]),
         guard=st.booleans(),
     ),
 )
