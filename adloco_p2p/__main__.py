@@ -53,7 +53,7 @@ def start_by_fork() -> None:
     if sys.platform == "linux" and sys.version_info >= (3, 14):
         import multiprocessing
 
-        multiprocessing.set_start_method("fork")
+        multiprocessing.set_start_method("fork", force=True)  # also where hivemind is imported already
 
 
 def share_one_arena() -> None:

@@ -231,7 +231,7 @@ def test_the_compose_file_of_a_volunteer_is_read_by_a_compose_tool(tmp_path: Pat
     assert set(services) == {"peer", "gpu", "page"}
     for service in (services["peer"], services["gpu"]):
         (script,) = service["command"]
-        (spoken,) = re.findall(r"^adloco-peer [^&]*", script)
+        (spoken,) = re.findall(r"^adloco-peer [^&]*", script, re.MULTILINE)
         words = spoken.replace("$$", "$").replace("\\\n", "")
         words = words.replace("$ADLOCO_PEERS", "adloco://abc").replace("$ADLOCO_SET", "max_instances=2")
         check_command(words)
