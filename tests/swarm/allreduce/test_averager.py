@@ -16,6 +16,7 @@ from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.transfer import download
+from adloco_p2p.swarm.transport.framed_stream import FramedStream
 from tests.swarm.averaging_peers import Peers, averaged, key_of, measured, mesh_of, vectors_of
 
 peers = mesh_of(4)
@@ -130,6 +131,23 @@ def test_shares_place_the_reduction(peers: Peers) -> None:
     assert torch.allclose(result.vector.double(), dumb_mean(vectors, weights), rtol=1e-6, atol=1e-6)
     assert results[2].finished.bytes_sent == pytest.approx(4 * 300_000, rel=0.03), "parts of 4 KiB, and their hashes"
     assert results[2].finished.bytes_received == pytest.approx(4 * 300_000, rel=0.02)
+
+
+@pytest.mark.parametrize("codec", ["float32", "int8", "topk2", "sign"])
+def test_nothing_changes_after_it_was_handed_to_a_stream(peers: Peers, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on a transport keeps what it cannot send yet, and copies nothing."""
+    handed: list[tuple[bytes | memoryview, bytes]] = []
+    write = FramedStream._write
+
+    def note(stream: FramedStream, pieces: list[bytes | memoryview]) -> None:
+        handed.extend((piece, bytes(piece)) for piece in pieces)
+        write(stream, pieces)
+
+    monkeypatch.setattr(FramedStream, "_write", note)
+    with peers.using(codec=codec):
+        averaged(peers.average(f"handed {codec}", vectors_of(3, 50_003), (1, 2, 3)))
+    assert any(isinstance(piece, memoryview) for piece, _ in handed), "a copy of its own could not change"
+    assert all(bytes(piece) == before for piece, before in handed)
 
 
 def test_two_averages_at_the_same_time_do_not_meet(peers: Peers) -> None:
