@@ -9,7 +9,7 @@ both for an eighth of the samples. They are merged at the end. The losses of mer
 PLACES, cost no training. All losses are on the held-out text, which is clean.
 
 Planned before any run of seeds 1 to 5, paired, at each of PLACES: the merge by equal weights, by samples and by inverse noise,
-minus the merge by requests, which is the product's (AdLoCo, Algorithm 2). Expected: where the instance with noisy data asks for
+minus the merge by requests, which is the usual one (AdLoCo's). Expected: where the instance with noisy data asks for
 more, requests favour the worse model, and their merge is above that by equal weights. All runs were made twice, because in the
 first the names of the data sets were exchanged.
 """

@@ -1,10 +1,11 @@
-"""The pure parts of `python -m benchmarks.own_data`."""
+"""The pure parts of `python -m benchmarks.own_data` and `benchmarks.unequal_requests`."""
 
 from dataclasses import replace
 
 import pytest
 
 from adloco_p2p.core.model.gradient_statistics import NoiseSample
+from benchmarks import unequal_requests
 from benchmarks.own_data import ROWS, key_of, merge_weights, run_of
 from tests.core.core_values import instance_plan
 
@@ -34,3 +35,19 @@ def test_every_row_is_a_run_and_has_a_key_of_its_own() -> None:
     assert len({key_of(name, seed) for name in ROWS for seed in (1, 2)}) == 2 * len(ROWS)
     counts = {name: (run_of(name, 1).instances.count, len(run_of(name, 1).instances.data)) for name in ROWS}
     assert [*counts.values()] == [(1, 0), (3, 3), (3, 3), (3, 3), (3, 0)]
+
+
+def test_data_sets_have_the_numbers_by_which_their_rows_are_given() -> None:
+    """The runs were made twice, because the first had the two exchanged."""
+    for name in unequal_requests.ROWS:
+        run = unequal_requests.run_of(name, 1)
+        assert tuple(run.data.data_sets) == unequal_requests.KINDS
+        assert run.instances.data in ((), unequal_requests.KINDS)
+
+
+def test_a_merge_before_the_end_is_measured_where_its_share_of_the_samples_is_spent() -> None:
+    """Requests of 10, 10, 20 and 40: half of the 80 are spent after the third round, three quarters only after the last."""
+    history = unequal_requests._History()
+    plans = [(replace(instance_plan(), requested_batch=request),) for request in (10, 10, 20, 40)]
+    history.rounds = [(plan, []) for plan in plans]
+    assert [unequal_requests.placed_at(place, history)[0] for place in (0.25, 0.5, 0.75)] == [plans[1], plans[2], plans[3]]
