@@ -49,15 +49,14 @@ import numpy as np
 from adloco_p2p.data.corpus import documents
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.indexing import IndexedRows
-from adloco_p2p.data.packing import TokenRows, pack, smallest_dtype
-from adloco_p2p.data.source import is_heldout
+from adloco_p2p.data.packing import TokenRows
 from benchmarks.method.figures import estimate, losses_of, paired
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, adloco, diloco
 from benchmarks.method.run import BASE, CACHE, load_base, run_row
-from benchmarks.method.store import RESULTS, Record, command_line, digest_of, key_of, records_by_key, train_missing
-from benchmarks.method.store import pack as keep
-from benchmarks.package_text import tokenized
+from benchmarks.method.store import RESULTS, Record, command_line, digest_of, key_of, pack, records_by_key, train_missing
+from benchmarks.own_data import MODEL
+from benchmarks.package_text import packed, sides_of, tokenized
 
 KEPT = RESULTS / "carried_over.jsonl.gz"
 """Records of earlier runs; a reader's own go beside them."""
@@ -97,18 +96,11 @@ NOISY = Task(name="noisy", samples=8192, noise=0.5, ends=(32, 64, 128), constant
 QUIET = Task(name="quiet", samples=4096, length=256, ends=(12, 32), constants=(8, 16, 32))
 FIRST = (HOME, NOISY, QUIET)
 """The tasks of the first verdict."""
-_WIDE = {
-    "hidden_size": 64,
-    "intermediate_size": 176,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-}
 WORDS = Task(name="words", samples=8192, vocab_size=512, ends=(12, 32, 64), constants=(8, 16, 32))
 WIDE = Task(
     name="wide",
     samples=8192,
-    settings=tuple(f"model.architecture.{name}={number}" for name, number in _WIDE.items()),
+    settings=tuple(f"model.architecture.{name}={number}" for name, number in MODEL.items()),
     ends=(12, 32, 64),
     constants=(8, 16, 32),
 )
@@ -171,15 +163,9 @@ def with_noise(rows: TokenRows, share: float) -> TokenRows:
 
 def in_tokens(vocab_size: int, length: int) -> IndexedRows:
     """Return the text of home in tokens of a vocabulary that is trained on its training side."""
-    fraction = load_base().data.heldout_fraction
-    sides: tuple[list[str], list[str]] = ([], [])
-    for document in documents():
-        sides[is_heldout(document.identity, fraction)].append(document.text)
-    dtype = smallest_dtype(vocab_size)
-    training, heldout = (
-        pack([line], sequence_length=length, end_of_document=0, dtype=dtype) for line in tokenized(sides, vocab_size)
-    )
-    return IndexedRows(training=training, heldout=heldout)
+    sides = sides_of(documents(), load_base().data.heldout_fraction)
+    training, heldout = tokenized(sides, vocab_size)
+    return packed(training, heldout, vocab_size, length=length)
 
 
 def run_key(task: Task, row: Row, seed: int) -> str:
@@ -324,7 +310,7 @@ def tabulate(arguments: argparse.Namespace) -> None:
     tables = {"carried over": run_table(runs), "planned": planned_table(runs), "requests": request_table(runs)}
     tables["regrets"] = regret_table(runs)
     rewrite(RESULTS / "carried_over.md", tables)
-    keep([record for found in runs.values() for some in found.values() for record in some.values()], RESULTS / KEPT.name)
+    pack([record for found in runs.values() for some in found.values() for record in some.values()], RESULTS / KEPT.name)
 
 
 def main() -> None:

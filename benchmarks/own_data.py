@@ -62,18 +62,20 @@ COUNTED, ORDERS = f"tables of counts, {SAMPLES}", (3, 4)
 KEPT = RESULTS / "own_data.jsonl.gz"
 """Records of earlier runs; a reader's own go beside them."""
 
-_MODEL = {
+MODEL = {
     "hidden_size": 64,
     "intermediate_size": 176,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
 }
+"""The shape of a Llama of 117,120 parameters with the vocabulary of bytes."""
+
 _COMMON = (
     "data.source=text",
     f"data.mixture={{{', '.join(f'{kind}: 1.0' for kind in KINDS)}}}",
     f"data.sequence_length={LENGTH}",
-    *(f"model.architecture.{name}={value}" for name, value in _MODEL.items()),
+    *(f"model.architecture.{name}={value}" for name, value in MODEL.items()),
     "inner.learning_rate=4.0e-3",
     "inner.warmup_steps=null",
     "inner.warmup_samples=1024",

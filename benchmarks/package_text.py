@@ -7,7 +7,7 @@ It consists of the sources of the standard library, and sources and documentatio
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
@@ -71,9 +71,7 @@ def _plain(name: str) -> str:
 @cache
 def prepared(vocab_size: int, package_characters: int = PACKAGE_CHARACTERS) -> Prepared:
     """Return the text of this machine. Takes minutes the first time."""
-    sides: tuple[list[str], list[str]] = ([], [])
-    for document in texts(package_characters):
-        sides[is_heldout(document.identity, HELDOUT_FRACTION)].append(document.text)
+    sides = sides_of(texts(package_characters), HELDOUT_FRACTION)
     digest = hashlib.sha256(json.dumps(sides).encode()).hexdigest()
     path = CACHE / f"sizes-{digest[:16]}-{vocab_size}.npz"
     if not path.exists():
@@ -82,7 +80,15 @@ def prepared(vocab_size: int, package_characters: int = PACKAGE_CHARACTERS) -> P
     lines = np.load(path)
     training, heldout = (lines[name] for name in lines.files)
     size = sum(len(text.encode(errors="replace")) for text in sides[1]) / len(heldout)
-    return _packed(training, heldout, vocab_size), digest, size
+    return packed(training, heldout, vocab_size), digest, size
+
+
+def sides_of(found: Iterable[Document], heldout_fraction: float) -> tuple[list[str], list[str]]:
+    """Return the texts to train on, and those that are held out."""
+    sides: tuple[list[str], list[str]] = ([], [])
+    for document in found:
+        sides[is_heldout(document.identity, heldout_fraction)].append(document.text)
+    return sides
 
 
 def keep_prepared(path: Path, text: Prepared) -> None:
@@ -99,13 +105,13 @@ def keep_prepared(path: Path, text: Prepared) -> None:
 def kept_prepared(path: Path, vocab_size: int) -> Prepared:
     """Return what `keep_prepared` wrote."""
     kept = np.load(path)
-    return _packed(kept["training"], kept["heldout"], vocab_size), str(kept["digest"]), float(kept["size"])
+    return packed(kept["training"], kept["heldout"], vocab_size), str(kept["digest"]), float(kept["size"])
 
 
-def _packed(training: np.ndarray, heldout: np.ndarray, vocab_size: int) -> IndexedRows:
+def packed(training: np.ndarray, heldout: np.ndarray, vocab_size: int, *, length: int = LENGTH) -> IndexedRows:
     """Return the tokens of each side, which are in one line, as rows."""
     dtype = smallest_dtype(vocab_size)
-    sides = [pack([line], sequence_length=LENGTH, end_of_document=0, dtype=dtype) for line in (training, heldout)]
+    sides = [pack([line], sequence_length=length, end_of_document=0, dtype=dtype) for line in (training, heldout)]
     return IndexedRows(training=sides[0], heldout=sides[1])
 
 
