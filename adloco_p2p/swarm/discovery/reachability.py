@@ -21,7 +21,7 @@ from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
 from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
-from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESSES, PeerAddress, parse_peer_address
+from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESSES, PeerAddress, check_address, parse_peer_address
 from adloco_p2p.swarm.transport.gossip import NETWORK_ERRORS
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket
 from adloco_p2p.v1 import gossip_pb2
@@ -188,8 +188,17 @@ async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time
         round_trip_seconds=round_trip_seconds,
         protocol=reply.protocol_version,
         run=Digest(reply.run.hex()),
-        observed=reply.observed[:200],
+        observed=_address_or_empty(reply.observed),
     )
+
+
+def _address_or_empty(observed: str) -> str:
+    """Return the address under which a peer claims to see this one; empty where it is none with the number of a host."""
+    try:
+        check_address(observed)
+    except ConfigError:
+        return ""
+    return observed if observed.startswith(("/ip4/", "/ip6/")) else ""
 
 
 async def ping_all(p2p: P2P, peers: Sequence[PeerId]) -> dict[PeerId, ClockReading]:

@@ -54,6 +54,21 @@ def test_a_ping_answers_with_clock_run_and_observed_address(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("observed", ["/ip4/garbage/tcp/1", "/dns4/example.com/tcp/1", "/ip4//tcp/1", "nonsense"])
+def test_an_observed_address_that_is_none_is_not_reported(observed, tmp_path, monkeypatch):
+    """The doctor has others dial what it is told here, and judges its host."""
+
+    async def lie(*_):
+        return (observed,)
+
+    async def scenario():
+        monkeypatch.setattr(AdlocoReachability, "_observed", lie)
+        async with serving(tmp_path) as (asker, server):
+            assert (await ping(asker.p2p, server.me)).observed == ""
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("time", [math.nan, math.inf])
 def test_a_time_that_is_no_number_is_no_answer(time, tmp_path):
     """It would stand in the event file as null, and no reader takes a file with such a line."""
