@@ -67,6 +67,7 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
     from adloco_p2p.core.model.scalars import PeerId
     from adloco_p2p.core.planning.merge_policy import final_merge
     from adloco_p2p.data.feed import open_feed
+    from adloco_p2p.data.source import other_embedded_text
     from adloco_p2p.training.evaluate import perplexity
     from adloco_p2p.training.hosting import Hosting
 
@@ -103,6 +104,8 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
         say_json(result)
         return 0
     say(f"{saved.run.name}, after round {saved.round} of a run of {saved.run.work.length}")
+    if warning := other_embedded_text(evaluated.data):
+        say(warning)
     lines = [(f"instance {instance}", loss) for instance, loss in losses.items()]
     if len(plans) > 1:
         lines.append(("merged", merged_loss))

@@ -60,7 +60,7 @@ def _sources(run: RunConfig) -> str:
     else:
         start = f"{_name(model.pretrained, model.revision)}, weights with digest {code(model.digest)}"
     if data.source == "python":
-        text = "sources and documentation of Python's standard library"
+        text = f"sources and documentation of Python's standard library with digest {code(data.digest)}"
     elif data.source == "plugin":
         text = f"texts of the plugin {code(data.plugin)} with digest {code(data.digest)}"
     elif data.source == "hub":

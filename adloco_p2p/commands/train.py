@@ -42,7 +42,7 @@ def start(arguments: argparse.Namespace) -> int:
             from adloco_p2p.swarm.p2p.identity import Identity
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
-        run = workdir.with_protocol(run)
+        run = workdir.as_begun(run)
         _check_author(workdir, run)
         _check_heldout(run, is_new=workdir.run is None or workdir.run.digest != run.digest)
         workdir.adopt(run)  # before anything slow, so that a directory of another run is refused at once
@@ -131,7 +131,7 @@ def _identified(run: RunConfig) -> RunConfig:
         run = replace(
             run, model=replace(run.model, digest=digest, parent=parent.run if parent is not None else "", files=files)
         )
-    if run.data.source not in ("python", "hub") and not run.data.digest:
+    if run.data.source != "hub" and not run.data.digest:
         from adloco_p2p.data.source import files_digest
 
         run = replace(run, data=replace(run.data, digest=files_digest(run.data)))

@@ -115,7 +115,8 @@ class DataConfig:
     path: Name | None = None
     """Files (a glob), or the hub id; null for `python`."""
     digest: Annotated[str, MaxLen(64)] = ""
-    """Digest of the content of local files; filled in and checked like `model.digest`."""
+    """Digest of the content of local files, filled in and checked like `model.digest`, or of the embedded text: peers with
+    another one are warned, and not refused."""
     share: bool = field(default=False, metadata=canonical.ADDED)
     """Peers that lack the local files (`text` or `json`, not compressed) get them from others by their digest."""
     files: Annotated[str, MaxLen(64)] = field(default="", metadata=canonical.ADDED)

@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import platform
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from adloco_p2p.config.download_size import check_download
 from adloco_p2p.config.plugins import load_plugin, one_line
 from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model import canonical
+from adloco_p2p.data import corpus
 from adloco_p2p.data.corpus import Document
 from adloco_p2p.data.hub import client_errors, download_bytes, repository_files
 from adloco_p2p.errors import ConfigError
@@ -91,11 +93,13 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None, setting:
 
 
 def files_digest(data: DataConfig) -> str:
-    """Return the digest of all local files that are read, in reading order, or of the texts of a plugin; empty where there are
-    none. Raises ConfigError where files are missing."""
+    """Return the digest of all local files that are read, in reading order, or of the texts of a plugin or of this Python;
+    empty for a hub data set. Raises ConfigError where files are missing."""
+    if data.source == "python":
+        return _texts_digest(document.text for document in corpus.documents())
     if data.source == "plugin":
-        return _texts_digest(data)
-    if data.source in ("python", "hub") or not data.paths:
+        return _texts_digest(plugin_texts(data))
+    if data.source == "hub" or not data.paths:
         return ""
     try:
         return canonical.digest([[_content_digest(Path(name)) for name in files] for files in local_files(data)])
@@ -159,10 +163,10 @@ def plugin_texts(data: DataConfig) -> Iterator[str]:
         raise ConfigError(f"data.plugin: {name!r} failed: {one_line(error)}", code="E232") from error
 
 
-def _texts_digest(data: DataConfig) -> str:
-    """Return the digest of the plugin's texts with their borders."""
+def _texts_digest(texts: Iterable[str]) -> str:
+    """Return the digest of texts with their borders."""
     digest = hashlib.sha256()
-    for text in plugin_texts(data):
+    for text in texts:
         encoded = text.encode(errors="surrogatepass")
         digest.update(len(encoded).to_bytes(8, "big") + encoded)
     return digest.hexdigest()
@@ -174,14 +178,25 @@ def _content_digest(path: Path) -> str:
 
 
 def check_files(data: DataConfig) -> None:
-    """Raise ConfigError where the local files are not those with which the run was started."""
-    if data.digest and (found := files_digest(data)) != data.digest:
+    """Raise ConfigError where the local files are not those with which the run was started. The embedded text may be another
+    one (`other_embedded_text`)."""
+    if data.source != "python" and data.digest and (found := files_digest(data)) != data.digest:
         setting, what = ("data.plugin", "texts") if data.source == "plugin" else ("data.path", "files")
         raise ConfigError(
             f"{setting}: the {what} have digest {found} here, and the run was started with {data.digest};"
             f" get the {what} that the run's author has",
             code="E218",
         )
+
+
+def other_embedded_text(data: DataConfig) -> str | None:
+    """Return a warning where the embedded text of this Python is not that of the run; None where it is, or is not read."""
+    if data.source != "python" or not data.digest or files_digest(data) == data.digest:
+        return None
+    return (
+        f"warning: the embedded text is that of Python {platform.python_version()} here, and the run was started with that of"
+        " another version; held-out losses that this peer measures differ from those of others"
+    )
 
 
 def columns_of(data: DataConfig) -> tuple[str, ...]:

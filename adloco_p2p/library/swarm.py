@@ -241,7 +241,7 @@ class Swarm:
         is_known = known is not None and (known.program, known.layout) == (self._name, self._layout)
         first = known.digest if known is not None and is_known else tensor_digest(gathered(self._parameters))
         author = Identity.load_or_create(workdir.identity_path).peer_id
-        return workdir.with_protocol(replace(asked, author=author, model=replace(asked.model, digest=first)))
+        return workdir.as_begun(replace(asked, author=author, model=replace(asked.model, digest=first)))
 
     def _embedding(self, workdir: Workdir) -> Embedding:
         return Embedding(

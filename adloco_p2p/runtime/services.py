@@ -21,6 +21,7 @@ from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import Started
 from adloco_p2p.core.peer.peer import Cadence
+from adloco_p2p.data.source import other_embedded_text
 from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
 from adloco_p2p.runtime.adapters.embedding import Built, Embedding, LocalEngine
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
@@ -112,6 +113,8 @@ def open_local(embedding: Embedding, run: RunConfig) -> LocalPeer:
     latest = store.latest()
     event_log = EventLog.open(workdir.events_path)
     broadcaster = EventBroadcaster(embedding.view, events_path=workdir.events_path)
+    if warning := other_embedded_text(run.data):
+        embedding.say(warning)
     built = embedding.build(run, config, me, workdir)
     engine = built.engine
     num_checkpoints = config.checkpoints_kept + 1  # one more exists while the newest is written

@@ -122,10 +122,15 @@ class Workdir:
                 code="E203",
             )
 
-    def with_protocol(self, run: RunConfig) -> RunConfig:
-        """Return the run with the protocol with which the run of this directory began: newer versions begin new runs with a
-        newer one."""
-        return run if self.run is None else replace(run, protocol=self.run.protocol)
+    def as_begun(self, run: RunConfig) -> RunConfig:
+        """Return the run with the protocol and the embedded text with which the run of this directory began, so that it goes on
+        after an update: newer versions begin new runs with a newer protocol, and each Python has another text."""
+        begun = self.run
+        if begun is None:
+            return run
+        is_embedded = run.data.source == begun.data.source == "python"
+        data = replace(run.data, digest=begun.data.digest) if is_embedded else run.data
+        return replace(run, protocol=begun.protocol, data=data)
 
     def keep_command(self, command: str) -> None:
         """Write the command of this start, for `read_command`. Raises StorageError."""

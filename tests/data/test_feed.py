@@ -2,6 +2,7 @@
 
 import glob
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -14,12 +15,13 @@ import pytest
 
 from adloco_p2p.commands.evaluation import _over_file
 from adloco_p2p.commands.train import _check_heldout
-from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
+from adloco_p2p.config.run_config import DataConfig, RunConfig, TokenizerConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
-from adloco_p2p.data import indexing
+from adloco_p2p.data import corpus, indexing
+from adloco_p2p.data.corpus import Document
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.packing import Rows, TokenRows
-from adloco_p2p.data.source import files_digest, heldout_overlap, is_heldout, load_split
+from adloco_p2p.data.source import check_files, files_digest, heldout_overlap, is_heldout, load_split, other_embedded_text
 from adloco_p2p.data.tokenizer import ByteTokenizer
 from adloco_p2p.errors import ConfigError, StorageError
 from tests.data.files import DOCUMENTS, numbers, run_over, write_json, write_parquet, write_text
@@ -349,6 +351,23 @@ def test_problems_of_named_heldout_files_are_theirs(private_cache: Path, tmp_pat
     data = replace(run_over(source="json").data, mixture={str(tmp_path / "a.json"): 1.0, str(tmp_path / "none.json"): 1.0})
     with pytest.raises(ConfigError, match=r"data\.mixture: no file matches"):
         files_digest(data)
+
+
+def test_another_embedded_text_is_read_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_library(*texts: str) -> None:
+        documents = [Document(identity=f"modules/{number}", text=text) for number, text in enumerate(texts)]
+        monkeypatch.setattr(corpus, "documents", lambda: iter(documents))
+
+    of_library("import this", "pass")
+    begun = replace(DataConfig(), digest=files_digest(DataConfig()))
+    assert re.fullmatch("[0-9a-f]{64}", begun.digest)
+    assert other_embedded_text(begun) is None and other_embedded_text(DataConfig()) is None
+    of_library("import thisp", "ass")
+    warning = other_embedded_text(begun)
+    assert warning is not None and platform.python_version() in warning
+    check_files(begun)
+    of_files = DataConfig(source="text", path="text.txt", digest="1" * 64)
+    assert other_embedded_text(of_files) is None, "other files are refused"
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])

@@ -13,12 +13,14 @@ import torch
 import transformers
 
 from adloco_p2p.commands.trained_model import load_model, open_saved
+from adloco_p2p.data.source import files_digest
 from adloco_p2p.storage.workdir import Workdir
 from tests.e2e.processes import (
     CONNECTED,
     LAST_SECONDS,
     MACHINE,
     ROUNDS,
+    TINY_MODEL,
     Ended,
     begin,
     begin_warm,
@@ -27,6 +29,7 @@ from tests.e2e.processes import (
     finish,
     run,
     write_config,
+    write_document,
 )
 from tests.e2e.swarm_processes import LOOPBACK
 
@@ -291,6 +294,29 @@ def test_a_run_with_the_guard_measures_its_steps_and_ends(config: Path, tmp_path
     plan = open_saved(tmp_path / "work").durable.plans[-1]
     measured = [rise for item in plan.instances for rise in item.rises]
     assert measured and not any(event["key"].startswith("guard") for event in events(tmp_path / "work", "warning"))
+
+
+def test_a_peer_with_another_embedded_text_trains_and_is_warned(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    document = {
+        "name": "embedded",
+        "model": TINY_MODEL,
+        "data": {"sequence_length": 32},
+        "work": {"inner_steps": 2, "rounds": 2},
+        "evaluation": {"rows": 8},
+    }
+    config = write_document(tmp_path, document)
+    begun = run(["start", config, "--workdir", work, *MACHINE], folder=tmp_path)
+    assert begun.code == 0 and "embedded text" not in begun.output, begun
+    started = open_saved(work).run
+    assert started.data.digest == files_digest(started.data), "the author's text is known to all"
+
+    other = tmp_path / "other"
+    elsewhere = ["start", config, "--workdir", other, "--set", f"data.digest={'f' * 64}", *MACHINE]
+    warned = run(elsewhere, folder=tmp_path)
+    assert warned.code == 0 and "warning: the embedded text is that of Python" in warned.output, warned
+    evaluated = run(["evaluate", "--workdir", other], folder=tmp_path)
+    assert evaluated.code == 0 and "warning: the embedded text" in evaluated.output
 
 
 def test_a_torn_checkpoint_is_passed_over(copy: Path, config: Path, whole: Path, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.errors import ConfigError, StorageError
@@ -222,7 +223,21 @@ def test_a_run_goes_on_as_it_was_begun_offline_or_on_the_network(tmp_path: Path,
 def test_a_newer_version_goes_on_with_the_protocol_that_the_run_of_the_directory_began_with(tmp_path: Path) -> None:
     newer = replace(RUN, protocol=RUN.protocol + 1)
     with closing(Workdir.open(tmp_path)) as workdir:
-        assert workdir.with_protocol(newer) == newer
+        assert workdir.as_begun(newer) == newer
         workdir.adopt(RUN)
-        assert workdir.with_protocol(newer) == RUN
-        assert workdir.with_protocol(replace(newer, seed=7)) == replace(RUN, seed=7)
+        assert workdir.as_begun(newer) == RUN
+        assert workdir.as_begun(replace(newer, seed=7)) == replace(RUN, seed=7)
+
+
+def test_a_run_on_the_embedded_text_goes_on_under_another_python_and_one_on_other_files_does_not(tmp_path: Path) -> None:
+    def over(**data: Any) -> RunConfig:
+        return replace(RUN, data=DataConfig(**data))
+
+    with closing(Workdir.open(tmp_path / "embedded")) as workdir:
+        workdir.adopt(over(digest="1" * 64))
+        assert workdir.as_begun(over(digest="2" * 64)) == over(digest="1" * 64)
+        of_files = over(source="text", path="text.txt", digest="2" * 64)
+        assert workdir.as_begun(of_files) == of_files
+    with closing(Workdir.open(tmp_path / "files")) as workdir:
+        workdir.adopt(over(source="text", path="text.txt", digest="1" * 64))
+        assert workdir.as_begun(of_files) == of_files
