@@ -309,6 +309,9 @@ class NetworkPeer:
         self._agreement = self._new_agreement(contacts, ticket)
         self._members = Members(lambda: self._agreement.ledger.plans)
         self._refusals = LogLimiter()
+        self._founders = frozenset(roster_of(genesis_of(local.run))) - {local.me}
+        self._begun: set[PeerId] = set()
+        """The other founders that have begun: a peer sends no message before it does."""
         self._traffic = traffic = Traffic()
         self._rate_limiter = RateLimiter(
             traffic,
@@ -463,10 +466,20 @@ class NetworkPeer:
 
     async def _gather(self) -> None:
         """Wait for the other founders, if there are any and this peer is a founder."""
-        roster = roster_of(genesis_of(self._local.run))
-        others = [peer for peer in roster if peer != self._local.me]
-        if others and self._local.me in roster:
-            await gather(self._swarm_node, self._discovery, self._local.run.digest, others, report=self._report_missing)
+        if not self._founders or self._local.me not in roster_of(genesis_of(self._local.run)):
+            return
+        missing = await gather(
+            self._swarm_node,
+            self._discovery,
+            self._local.run.digest,
+            sorted(self._founders),
+            has_begun=lambda: bool(self._begun),
+            report=self._report_missing,
+        )
+        if missing:
+            words = "others have begun" if self._begun else "they did not come in time"
+            message = f"the run begins here without {', '.join(missing)}: {words}"
+            self._local.sink.write(telemetry.Warning(key="founders", message=message, active=False))
 
     def _report_missing(self, missing: Sequence[PeerId]) -> None:
         names = ", ".join(missing)
@@ -496,6 +509,8 @@ class NetworkPeer:
     # --- callbacks ---------------------------------------------------------------------------------------------------
 
     async def _on_message(self, sender: PeerId, message: WireMessage) -> None:
+        if sender in self._founders:
+            self._begun.add(sender)
         await self._node.deliver(Received(sender=sender, message=message))
 
     def _on_refused(self, peer: PeerId, reason: str) -> None:

@@ -63,8 +63,12 @@ class Network:
         self._sides.update(sides)
 
     def cut(self, sender: PeerId, receiver: PeerId) -> None:
-        """Cut the link from one peer to the other until the faults end."""
+        """Cut the link from one peer to the other until it is joined again, or the faults end."""
         self._cut_links[sender, receiver] = None
+
+    def join(self, sender: PeerId, receiver: PeerId) -> None:
+        """Join the cut link from one peer to the other."""
+        del self._cut_links[sender, receiver]
 
     def is_open(self, sender: PeerId, receiver: PeerId) -> bool:
         if self.are_faults_over:

@@ -117,6 +117,35 @@ def test_peers_that_die_after_a_switch_train_nothing_by_the_plans_that_lost(seed
     assert struck_after_switches(seed, rounds=24)[1] == []
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_peer_that_heard_nobody_for_a_while_returns_to_the_others_at_once(seed: int) -> None:
+    """It hears nobody for longer than a lease, and all hear it, so it goes on alone and stays a member for the others. With
+    rounds shorter than a heartbeat it left the others' history again and again, up to 18 times: it took them for gone."""
+    faults = Faults(faults_end_at=100.0, one_way_links=1e-12)  # a peer may be cut off
+    world = World(seed, peers=4, rounds=60, faults=faults, round_seconds=0.05)
+    deaf, *others = sorted(world.machines)
+    switches: list[float] = []
+
+    def watch(machine: Machine) -> None:
+        perform = machine._perform
+
+        def performing(effect: Effect, process: Process) -> None:
+            if isinstance(effect, Agreed) and isinstance(effect.outcome, Reorg):
+                assert machine.peer == deaf
+                switches.append(world.queue.now)
+            perform(effect, process)
+
+        machine._perform = performing  # type: ignore[method-assign]
+
+    for machine in world.machines.values():
+        watch(machine)
+    for other in others:
+        world.queue.after(6.0, world.network.cut, other, deaf)
+        world.queue.after(15.0, world.network.join, other, deaf)
+    world.run()
+    assert len(switches) == 1 and 15.0 < switches[0] < 17.0
+
+
 # --- planted bugs ----------------------------------------------------------------------------------------------------
 
 

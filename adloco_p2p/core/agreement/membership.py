@@ -212,7 +212,9 @@ class Membership:
             self.known.remember(peer)
 
     def set_roster(self, digest: Digest, peers: Sequence[PeerId], now: float) -> None:
-        """Make these peers the members. Newcomers, and all peers after a start, begin with a full lease."""
+        """Make these peers the members. Those that were none before, and all peers after a start, begin with a full lease: on a
+        branch without them, their beats did not count here."""
+        former = self._members
         self._roster, self._roster_digest = tuple(sorted(peers)), digest
         self._members = frozenset(peers)
         self.learn_roster(digest, peers)
@@ -221,7 +223,8 @@ class Membership:
         self._living = None
         for peer in self._roster:
             self.known.remember(peer)
-            self._renewed.setdefault(peer, now)
+            if peer not in former:
+                self._renewed[peer] = now
 
     def note_seated(self, requests: Sequence[JoinRequest], now: float) -> None:
         """Note the beats in the join requests by which a plan seats peers. Of a former member the lease has run out here, or

@@ -86,17 +86,24 @@ class RunConnections:
 
 
 async def connect_to_run(
-    swarm_node: SwarmNode, discovery: Discovery, run: Digest, *, should_retry: bool, members: Collection[PeerId] = ()
+    swarm_node: SwarmNode,
+    discovery: Discovery,
+    run: Digest,
+    *,
+    should_retry: bool,
+    members: Collection[PeerId] = (),
+    awaited: Collection[PeerId] = (),
 ) -> RunConnections:
     """Connect to the announced peers of the run, and remember the addresses of those that are connected.
 
-    All `members` are dialled, and a few others, drawn anew at each look. Addresses that `leads_out` rejects are not dialled.
+    All `members` are dialled, and a few others, drawn anew at each look. Addresses that `leads_out` rejects are not dialled,
+    nor are the peers `awaited`, which are to dial this one.
     Without `should_retry` each peer is dialled once.
     """
     records = await discovery.find_peers(run)
     connected, own = set(await swarm_node.peers_connected()), await swarm_node.addresses()
     addresses = {record.peer: [text for text in record.addresses if leads_out(text, own)] for record in records}
-    new = [address for peer in _to_dial(addresses.keys() - connected, members) for address in addresses[peer]]
+    new = [address for peer in _to_dial(addresses.keys() - connected - set(awaited), members) for address in addresses[peer]]
     dialled = await swarm_node.connect(new, should_retry=should_retry) if new else {}
     connected |= {peer for peer, problem in dialled.items() if problem is None}
     swarm_node.remember(address for peer, known in addresses.items() if peer in connected for address in known)
