@@ -212,9 +212,7 @@ class Membership:
             self.known.remember(peer)
 
     def set_roster(self, digest: Digest, peers: Sequence[PeerId], now: float) -> None:
-        """Make these peers the members. Those that were none before, and all peers after a start, begin with a full lease: on a
-        branch without them, their beats did not count here."""
-        former = self._members
+        """Make these peers the members. Newcomers, and all peers after a start, begin with a full lease."""
         self._roster, self._roster_digest = tuple(sorted(peers)), digest
         self._members = frozenset(peers)
         self.learn_roster(digest, peers)
@@ -223,8 +221,7 @@ class Membership:
         self._living = None
         for peer in self._roster:
             self.known.remember(peer)
-            if peer not in former:
-                self._renewed[peer] = now
+            self._renewed.setdefault(peer, now)
 
     def note_seated(self, requests: Sequence[JoinRequest], now: float) -> None:
         """Note the beats in the join requests by which a plan seats peers. Of a former member the lease has run out here, or
@@ -407,13 +404,16 @@ class Membership:
     # --- inside ---
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Effect]:
-        """Take up a heartbeat. Only the join requests of a stranger's heartbeat count here; the consensus looks at its head."""
+        """Take up a heartbeat. Of a stranger's only the join requests count here; the consensus looks at its head. That of a
+        former member also renews its own lease: this peer may follow a branch without it, and return to one that seats it."""
         self.known.remember(sender)
         if sender in self._ever or all(request.peer != sender for request in message.joins):  # another newcomer is no contact
             self.last_contact = now
         for request in message.joins:
             self._on_join(request, sender, now)
         if sender not in self._members:
+            if sender in self._ever:
+                self._note_owner_beat(sender, message.beat, now)
             return []
         for life in message.lives:
             self._on_life(life, now)

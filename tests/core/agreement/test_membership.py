@@ -198,19 +198,21 @@ def test_a_suspect_is_probed_directly_and_through_others_and_clears_itself() -> 
     assert not made.is_suspect(C, 4.2)
 
 
-def test_members_of_a_branch_that_this_peer_returns_to_have_a_full_lease() -> None:
-    """While it followed a branch without them their beats did not count, so their old leases have run out."""
-    made, other = member(A), member(B)
+def test_members_of_a_branch_that_this_peer_returns_to_count_where_they_were_heard_meanwhile() -> None:
+    made, other, passive = member(A), member(B), member(C)
     silence(made, start=1, end=20)
     made.set_roster(Digest("d" * 64), (A,), 20.0)
-    made.handle(B, other.heartbeat(21.0), 21.0)
-    assert not made.lease_valid(B, 21.0)
+    passive.leave(20.0)
+    for now in (20.5, 21.0):
+        made.handle(B, other.heartbeat(now), now)
+        made.handle(C, passive.heartbeat(now), now)
+        silence(other, start=21, end=21)
+    assert made.view(22.0) == (A,)
     made.set_roster(Digest("e" * 64), (A, B, C, D), 22.0)
     lease = TIMING.lease(4)
-    assert made.view(22.0 + lease) == (A, B, C, D)
-    silence(made, start=23, end=29)
-    made.set_roster(Digest("f" * 64), (A, B, C), 29.0)
-    assert made.view(22.1 + lease) == (A,), "a plan renews nobody's lease that was a member before"
+    assert made.view(22.0) == (A, B, C), "nobody has heard D"
+    assert made.view(20.5 + lease + 0.1) == (A, B), "the beat of a member that has left does not rise"
+    assert made.view(21.0 + lease + 0.1) == (A,)
 
 
 def test_a_gap_in_ones_own_life_is_nobody_elses_silence() -> None:
