@@ -477,8 +477,8 @@ class NetworkPeer:
             report=self._report_missing,
         )
         if missing:
-            words = "others have begun" if self._begun else "they did not come in time"
-            message = f"the run begins here without {', '.join(missing)}: {words}"
+            names = ", ".join(missing)
+            message = "another founder has begun" if self._begun else f"the run begins without {names}: not here in time"
             self._local.sink.write(telemetry.Warning(key="founders", message=message, active=False))
 
     def _report_missing(self, missing: Sequence[PeerId]) -> None:

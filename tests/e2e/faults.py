@@ -55,6 +55,11 @@ def patient(seconds: str) -> None:
     vars(importlib.import_module("adloco_p2p.core.averaging.attempt"))["GRACE_SECONDS"] = float(seconds)
 
 
+def impatient(seconds: str) -> None:
+    """A founder waits only so long for the others."""
+    vars(importlib.import_module("adloco_p2p.swarm.discovery.gathering"))["GATHER_SECONDS"] = float(seconds)
+
+
 def _at(place: str, call: int, deed: Callable[[], object], *, is_before: bool) -> None:
     module, _, path = place.partition(":")
     owner = importlib.import_module(module)
