@@ -207,7 +207,8 @@ class Rechecks:
                         shown.append(await self._part_of(settled, place, member, part, streams, stack))
                     except (StreamLost, RemoteProtocolError, TimeoutError) as error:
                         who = f"peer={spec.members[member]} reducer={spec.members[reducer]}"
-                        logger.warning("averaging.part_not_shown round=%d %s error=%s", spec.round, who, error)
+                        level = logging.WARNING if is_in_time else logging.INFO  # too late is nobody's fault
+                        logger.log(level, "averaging.part_not_shown round=%d %s error=%s", spec.round, who, error)
                         if is_in_time:
                             on_not_shown(spec.members[member], spec.members[reducer])
                         return
