@@ -60,7 +60,8 @@ def _sources(run: RunConfig) -> str:
     else:
         start = f"{_name(model.pretrained, model.revision)}, weights with digest {code(model.digest)}"
     if data.source == "python":
-        text = f"sources and documentation of Python's standard library with digest {code(data.digest)}"
+        of_one_version = f" with digest {code(data.digest)}" if data.digest else ""
+        text = f"sources and documentation of Python's standard library{of_one_version}"
     elif data.source == "plugin":
         text = f"texts of the plugin {code(data.plugin)} with digest {code(data.digest)}"
     elif data.source == "hub":

@@ -194,8 +194,8 @@ def other_embedded_text(data: DataConfig) -> str | None:
     if data.source != "python" or not data.digest or files_digest(data) == data.digest:
         return None
     return (
-        f"warning: the embedded text is that of Python {platform.python_version()} here, and the run was started with that of"
-        " another version; held-out losses that this peer measures differ from those of others"
+        f"warning: the embedded text of Python {platform.python_version()} here is not the one with which the run was started;"
+        " held-out losses that this peer measures differ from those of others"
     )
 
 

@@ -309,9 +309,11 @@ class NetworkPeer:
         self._agreement = self._new_agreement(contacts, ticket)
         self._members = Members(lambda: self._agreement.ledger.plans)
         self._refusals = LogLimiter()
-        self._founders = frozenset(roster_of(genesis_of(local.run))) - {local.me}
-        self._begun: set[PeerId] = set()
-        """The other founders that have begun: a peer sends no message before it does."""
+        founders = roster_of(genesis_of(run))
+        self._other_founders = frozenset(founders) - {local.me} if local.me in founders else frozenset()
+        """Empty if this peer is no founder."""
+        self._has_founder_begun = False
+        """Whether another founder has begun: it sends no message before."""
         self._traffic = traffic = Traffic()
         self._rate_limiter = RateLimiter(
             traffic,
@@ -466,19 +468,20 @@ class NetworkPeer:
 
     async def _gather(self) -> None:
         """Wait for the other founders, if there are any and this peer is a founder."""
-        if not self._founders or self._local.me not in roster_of(genesis_of(self._local.run)):
+        if not self._other_founders:
             return
         missing = await gather(
             self._swarm_node,
             self._discovery,
             self._local.run.digest,
-            sorted(self._founders),
-            has_begun=lambda: bool(self._begun),
+            sorted(self._other_founders),
+            has_begun=lambda: self._has_founder_begun,
             report=self._report_missing,
         )
         if missing:
             names = ", ".join(missing)
-            message = "another founder has begun" if self._begun else f"the run begins without {names}: not here in time"
+            late = f"the run begins without {names}: not here in time"
+            message = "another founder has begun" if self._has_founder_begun else late
             self._local.sink.write(telemetry.Warning(key="founders", message=message, active=False))
 
     def _report_missing(self, missing: Sequence[PeerId]) -> None:
@@ -509,8 +512,7 @@ class NetworkPeer:
     # --- callbacks ---------------------------------------------------------------------------------------------------
 
     async def _on_message(self, sender: PeerId, message: WireMessage) -> None:
-        if sender in self._founders:
-            self._begun.add(sender)
+        self._has_founder_begun = self._has_founder_begun or sender in self._other_founders
         await self._node.deliver(Received(sender=sender, message=message))
 
     def _on_refused(self, peer: PeerId, reason: str) -> None:

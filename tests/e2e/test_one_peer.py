@@ -314,7 +314,7 @@ def test_a_peer_with_another_embedded_text_trains_and_is_warned(tmp_path: Path) 
     other = tmp_path / "other"
     elsewhere = ["start", config, "--workdir", other, "--set", f"data.digest={'f' * 64}", *MACHINE]
     warned = run(elsewhere, folder=tmp_path)
-    assert warned.code == 0 and "warning: the embedded text is that of Python" in warned.output, warned
+    assert warned.code == 0 and "warning: the embedded text of Python" in warned.output, warned
     evaluated = run(["evaluate", "--workdir", other], folder=tmp_path)
     assert evaluated.code == 0 and "warning: the embedded text" in evaluated.output
 
