@@ -63,11 +63,11 @@ class Network:
         self._sides.update(sides)
 
     def cut(self, sender: PeerId, receiver: PeerId) -> None:
-        """Cut the link from one peer to the other until it is joined again, or the faults end."""
+        """Cut the link from one peer to the other until it is mended, or the faults end."""
         self._cut_links[sender, receiver] = None
 
-    def join(self, sender: PeerId, receiver: PeerId) -> None:
-        """Join the cut link from one peer to the other."""
+    def mend(self, sender: PeerId, receiver: PeerId) -> None:
+        """Mend the cut link from one peer to the other."""
         del self._cut_links[sender, receiver]
 
     def is_open(self, sender: PeerId, receiver: PeerId) -> bool:

@@ -141,7 +141,7 @@ def test_a_peer_that_heard_nobody_for_a_while_returns_to_the_others_at_once(seed
         watch(machine)
     for other in others:
         world.queue.after(6.0, world.network.cut, other, deaf)
-        world.queue.after(15.0, world.network.join, other, deaf)
+        world.queue.after(15.0, world.network.mend, other, deaf)
     world.run()
     assert len(switches) == 1 and 15.0 < switches[0] < 17.0
 

@@ -48,6 +48,11 @@ class AdaptiveTimeout:
         self.num_bytes = max(self.num_bytes, num_bytes)
 
     @property
+    def usual_seconds(self) -> float:
+        """The median time of an average; 0 before the first one."""
+        return median(self.waits) if self.waits else 0.0
+
+    @property
     def patience_seconds(self) -> float:
         """The timeout of a wait in which no vector has to travel."""
         return SHORTEST_SECONDS + FACTOR * max(self.waits) if self.waits else UNKNOWN_SECONDS

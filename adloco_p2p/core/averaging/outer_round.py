@@ -353,7 +353,12 @@ class OuterRound(RoundState):
             return self._end_early()
         others = sum(waiting.values())
         worth = worth_seconds(
-            self.assignment.work, self.plan, weight=self.share.samples, others=others, is_doubtful=is_doubtful
+            self.assignment.work,
+            self.plan,
+            weight=self.share.samples,
+            others=others,
+            average_seconds=self.assignment.adaptive_timeout.usual_seconds,
+            is_doubtful=is_doubtful,
         )
         return self._decline(words_of_decline(late, worth, round=self.round), now) if late > worth else []
 

@@ -130,11 +130,13 @@ def _planned_samples(plan: RoundPlan) -> dict[PeerId, int]:
     return samples
 
 
-def worth_seconds(rules: WorkRules, plan: RoundPlan, *, weight: int, others: int, is_doubtful: bool = False) -> float:
+def worth_seconds(
+    rules: WorkRules, plan: RoundPlan, *, weight: int, others: int, average_seconds: float, is_doubtful: bool = False
+) -> float:
     """Return how long hosts of the weight `others` wait for a host of this weight: the time in which they do its part of the
-    round. `is_doubtful` means that they left it out of the last average that it gave something to: as likely as not they would
-    wait in vain."""
-    worth = rules.straggler_tolerance * plan.expected_seconds * weight / others
+    round, whose average takes `average_seconds`. `is_doubtful` means that they left it out of the last average that it gave
+    something to: as likely as not they would wait in vain."""
+    worth = rules.straggler_tolerance * (plan.expected_seconds + average_seconds) * weight / others
     return DOUBTFUL_PART * worth if is_doubtful else max(LEAST_TOLERANCE_SECONDS, worth)
 
 

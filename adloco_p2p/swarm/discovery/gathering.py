@@ -1,7 +1,6 @@
 """The start of a run with founders, none of whom begins before all are there."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -58,8 +57,7 @@ async def gather(
     finally:
         if connecting is not None:
             connecting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await connecting
+            await asyncio.gather(connecting, return_exceptions=True)
     if not missing:
         report(missing)
     return missing

@@ -47,15 +47,20 @@ def begun(
     is_carried: bool = False,
     may_be_late: bool = False,
     was_passed_over: bool = False,
+    average_seconds: float | None = None,
 ) -> tuple[OuterRound, list[Effect]]:
-    """The round of a host, since 100 s, and what it began with."""
+    """The round of a host, since 100 s, and what it began with. `average_seconds` is the time of its averages so far."""
+    adaptive_timeout = AdaptiveTimeout()
+    if average_seconds is not None:
+        for seconds in (0.0, average_seconds, 10 * average_seconds):
+            adaptive_timeout.observe(seconds)
     outer = OuterRound(
         Assignment(
             me=me,
             plan=plan,
             plan_digest=canonical.digest(plan),
             instance=INSTANCE,
-            adaptive_timeout=AdaptiveTimeout(),
+            adaptive_timeout=adaptive_timeout,
             voter=voter_of(me),
             work=work or WorkRules(),
             is_carried=is_carried,
@@ -107,6 +112,15 @@ def test_a_host_that_the_last_average_went_on_without_declines_for_half_of_that(
     effects = queried(outer, OTHERS, 100.0 + elapsed)
     assert (outer.phase is Phase.RETRYING) == declines
     assert not any(isinstance(effect, EndInner) for effect in effects)
+
+
+@pytest.mark.parametrize(("elapsed", "declines"), [(67.9, True), (68.1, False)])
+def test_what_its_part_is_worth_counts_the_time_of_the_average(elapsed: float, declines: bool) -> None:
+    """The round takes 80 s, and its average usually 40 s: half of a fifth of 120 s is 12 s. Without that a host that was left
+    out once would stay out wherever an average takes much longer than the inner steps."""
+    outer = begun(plan_of(), was_passed_over=True, average_seconds=40.0)[0]
+    queried(outer, OTHERS, 100.0 + elapsed)
+    assert (outer.phase is Phase.RETRYING) == declines
 
 
 def test_a_wait_that_the_plan_foresaw_is_no_reason() -> None:
@@ -178,7 +192,7 @@ def test_a_restarted_host_asks_for_votes_when_it_begins() -> None:
 
 
 def test_the_question_of_a_restarted_host_is_answered_and_its_refusal_ends_any_attempt() -> None:
-    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
     question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
     waiting = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=HOSTS)
     assert outer.received(HOSTS[5], question, 11.0) == [Send(peer=HOSTS[5], message=waiting)]
@@ -206,7 +220,7 @@ def test_a_host_that_asked_too_early_is_answered_once_this_one_waits_for_it() ->
 @pytest.mark.parametrize(("decision", "seconds"), [(None, STATED_SECONDS), (Digest("1" * 64), GRACE_SECONDS)])
 def test_the_retry_without_a_host_that_declines_waits_for_no_reports(decision: Digest | None, seconds: float) -> None:
     """Reports tell who can complete an attempt that has decided, so they are awaited then."""
-    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
     outer.attempts.decision = decision
     refusal = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(HOSTS[5],), is_question=True)
     outer.received(HOSTS[5], refusal, 20.0)
@@ -220,7 +234,7 @@ def test_the_retry_without_a_host_that_declines_waits_for_no_reports(decision: D
 def test_a_host_is_passed_over_where_an_attempt_failed_at_it_and_the_others_made_the_average(
     is_named: bool, is_inside: bool
 ) -> None:
-    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
     suspects = (ME,) if is_named else (HOSTS[4],)
     outer.received(HOSTS[5], AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=suspects), 20.0)
     outer.average = finished(outer, *(HOSTS if is_inside else HOSTS[1:]))
@@ -236,7 +250,7 @@ def test_a_host_that_others_name_while_it_trains_is_late_and_not_slow() -> None:
 
 
 def test_a_host_that_an_attempt_failed_at_here_is_judged_with_a_new_seat_of_which_plans_know_no_link() -> None:
-    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
     first = outer.attempts.average().quorum
     outer.average_failed(AverageFailed(asked=outer.attempts.average(), reason="left out", suspects=(HOSTS[5],)), 12.0)
     again = outer.attempts.average().quorum
@@ -246,7 +260,7 @@ def test_a_host_that_an_attempt_failed_at_here_is_judged_with_a_new_seat_of_whic
 
 def test_restarts_that_decline_make_no_live_member_a_cause_of_failures() -> None:
     """Otherwise a few of them in a row leave less than a majority for the retries, and the round is void."""
-    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
     for attempt, gone in enumerate((HOSTS[5], HOSTS[4])):
         refusal = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(gone,), is_question=True)
         outer.received(gone, refusal, 11.0 + attempt)
