@@ -1,7 +1,7 @@
 """Text that needs no download, in tokens of a vocabulary trained on it, and the losses of tables of counts on it.
 
 It consists of the sources of the standard library, and sources and documentation of the installed packages that
-`constraints.txt` pins. Other packages are another text: its digest is part of the key of every record.
+`package_text.txt` names. Other packages are another text: its digest is part of the key of every record.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,10 @@ from benchmarks.kneser_ney import KneserNeyTable
 from benchmarks.method.run import CACHE, HELDOUT_ROWS, HELDOUT_SEED
 from benchmarks.ngram import NgramTable, Row, rows_of
 
-ROOT = Path(__file__).parents[1]
+PACKAGES = Path(__file__).with_name("package_text.txt")
+"""The packages, with the versions that made the text of the kept records. They stay when `constraints.txt` changes."""
+KEPT_PYTHON = "3.11.7"
+"""The Python whose standard library is in the text of the kept records."""
 PACKAGE_CHARACTERS, FILE_CHARACTERS = 300_000, 60_000
 """The most characters of one package, so that none dominates the text; and of one file, which tables of constants exceed."""
 SUFFIXES = frozenset({".py", ".pyi", ".md", ".rst", ".txt"})
@@ -46,11 +49,9 @@ def texts(package_characters: int = PACKAGE_CHARACTERS) -> Iterator[Document]:
 
 
 def _packages(package_characters: int) -> Iterator[Document]:
-    """Yield the first files of every pinned package by name, without tests."""
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-    pinned = {_plain(line.partition("==")[0]) for line in lines if "==" in line and not line.startswith("#")}
+    """Yield the first files of every package that is named and installed, without tests."""
     found = {_plain(package.metadata["Name"]): package.files or [] for package in distributions()}
-    for name in sorted(pinned & found.keys()):
+    for name in sorted(_versions().keys() & found.keys()):
         left = package_characters
         for file in sorted(found[name], key=str):
             if file.suffix not in SUFFIXES or "test" in str(file) or ".dist-info" in str(file):
@@ -64,6 +65,26 @@ def _packages(package_characters: int) -> Iterator[Document]:
                 yield Document(identity=f"{name}/{file}", text=text)
 
 
+def unlike_kept() -> list[str]:
+    """Return the packages whose versions here are not those of the kept records."""
+    return [f"{name}=={pinned}" for name, pinned in sorted(_versions().items()) if _installed(name) != pinned]
+
+
+def _installed(name: str) -> str | None:
+    """Return the version without the name of the build, such as +cpu."""
+    try:
+        return version(name).partition("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages by name."""
+    lines = PACKAGES.read_text("utf-8").splitlines()
+    pins = (line.split("==") for line in lines if not line.startswith("#"))
+    return {_plain(name): pinned for name, pinned in pins}
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -71,6 +92,8 @@ def _plain(name: str) -> str:
 @cache
 def prepared(vocab_size: int, package_characters: int = PACKAGE_CHARACTERS) -> Prepared:
     """Return the text of this machine. Takes minutes the first time."""
+    if unlike := unlike_kept():
+        print(f"another text than that of the kept records, which needs {', '.join(unlike)} and Python {KEPT_PYTHON}")
     sides = sides_of(texts(package_characters), HELDOUT_FRACTION)
     digest = hashlib.sha256(json.dumps(sides).encode()).hexdigest()
     path = CACHE / f"sizes-{digest[:16]}-{vocab_size}.npz"

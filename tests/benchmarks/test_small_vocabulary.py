@@ -26,6 +26,7 @@ from benchmarks.small_vocabulary import (
     START,
     STEEP,
     TEST,
+    TWO,
     H,
     rows,
     tuned_rows,
@@ -72,9 +73,10 @@ def test_growing_batches_start_as_the_constant_one_and_differ_in_what_their_name
         SLOW: (1.7, 128),
         SLOW_CAPPED: (1.7, 40),
         SLOW_LOW: (1.7, 29),
+        TWO: (1.7, 64),
     }
     bounds = {name: run.batch.growth_cap for name, run in found.items() if run.batch.test == "norm"}
-    assert bounds == {TEST: 1.5, GENTLE: 1.5, CAPPED: 1.5, SLOW: 1.07, SLOW_CAPPED: 1.07, SLOW_LOW: 1.07}
+    assert bounds == {TEST: 1.5, GENTLE: 1.5, CAPPED: 1.5, SLOW: 1.07, SLOW_CAPPED: 1.07, SLOW_LOW: 1.07, TWO: 1.5}
     assert {name: run.batch.max_batch for name, run in found.items() if run.batch.test == "schedule"} == {
         LINEAR: 64,
         STEEP: 128,

@@ -192,7 +192,7 @@ def test_a_restarted_host_asks_for_votes_when_it_begins() -> None:
 
 
 def test_the_question_of_a_restarted_host_is_answered_and_its_refusal_ends_any_attempt() -> None:
-    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
     question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(), is_question=True)
     waiting = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=HOSTS)
     assert outer.received(HOSTS[5], question, 11.0) == [Send(peer=HOSTS[5], message=waiting)]
@@ -220,7 +220,7 @@ def test_a_host_that_asked_too_early_is_answered_once_this_one_waits_for_it() ->
 @pytest.mark.parametrize(("decision", "seconds"), [(None, STATED_SECONDS), (Digest("1" * 64), GRACE_SECONDS)])
 def test_the_retry_without_a_host_that_declines_waits_for_no_reports(decision: Digest | None, seconds: float) -> None:
     """Reports tell who can complete an attempt that has decided, so they are awaited then."""
-    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
     outer.attempts.decision = decision
     refusal = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(HOSTS[5],), is_question=True)
     outer.received(HOSTS[5], refusal, 20.0)
@@ -234,7 +234,7 @@ def test_the_retry_without_a_host_that_declines_waits_for_no_reports(decision: D
 def test_a_host_is_passed_over_where_an_attempt_failed_at_it_and_the_others_made_the_average(
     is_named: bool, is_inside: bool
 ) -> None:
-    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
     suspects = (ME,) if is_named else (HOSTS[4],)
     outer.received(HOSTS[5], AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=suspects), 20.0)
     outer.average = finished(outer, *(HOSTS if is_inside else HOSTS[1:]))
@@ -250,7 +250,7 @@ def test_a_host_that_others_name_while_it_trains_is_late_and_not_slow() -> None:
 
 
 def test_a_host_that_an_attempt_failed_at_here_is_judged_with_a_new_seat_of_which_plans_know_no_link() -> None:
-    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
     first = outer.attempts.average().quorum
     outer.average_failed(AverageFailed(asked=outer.attempts.average(), reason="left out", suspects=(HOSTS[5],)), 12.0)
     again = outer.attempts.average().quorum
@@ -260,7 +260,7 @@ def test_a_host_that_an_attempt_failed_at_here_is_judged_with_a_new_seat_of_whic
 
 def test_restarts_that_decline_make_no_live_member_a_cause_of_failures() -> None:
     """Otherwise a few of them in a row leave less than a majority for the retries, and the round is void."""
-    outer = averaging(*HOSTS, adaptive_timeout=adaptive_timeout, batch=6)
+    outer = averaging(*HOSTS, adaptive_timeout=AdaptiveTimeout(), batch=6)
     for attempt, gone in enumerate((HOSTS[5], HOSTS[4])):
         refusal = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(gone,), is_question=True)
         outer.received(gone, refusal, 11.0 + attempt)

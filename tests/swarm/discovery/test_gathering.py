@@ -32,9 +32,7 @@ class Founding:
         monkeypatch.setattr(gathering, "connect_to_run", self._connect_to_run)
         monkeypatch.setattr(gathering, "ping_all", self._ping_all)
         monkeypatch.setattr(gathering, "time", SimpleNamespace(monotonic=lambda: self.now))
-        waiting = SimpleNamespace(
-            sleep=self._sleep, wait=self._wait, create_task=asyncio.create_task, gather=asyncio.gather
-        )
+        waiting = SimpleNamespace(sleep=self._sleep, wait=self._wait, create_task=asyncio.create_task, gather=asyncio.gather)
         monkeypatch.setattr(gathering, "asyncio", waiting)
 
     def gathered(self) -> list[PeerId]:
