@@ -32,7 +32,8 @@ class WatchedAgreement:
         self._on_repeat = on_repeat
         self.sign, self.verify = agreement.sign, agreement.verify
         self.keep_vote, self.kept_vote = agreement.keep_vote, agreement.kept_vote
-        self.note_work, self.may_be_apart = agreement.note_work, agreement.may_be_apart
+        self.note_work, self.note_data = agreement.note_work, agreement.note_data
+        self.may_be_apart = agreement.may_be_apart
         self.reports_of = agreement.reports_of
 
     @property

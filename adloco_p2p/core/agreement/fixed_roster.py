@@ -45,6 +45,9 @@ class FixedRosterAgreement:
     def note_work(self, rounds: Collection[int]) -> None:
         """Do nothing: every plan waits for all reports anyway."""
 
+    def note_data(self, peers: Collection[PeerId], now: float) -> None:
+        """Do nothing: no lease runs."""
+
     def submit(self, report: Report, now: float) -> list[Outcome]:
         del now
         self._reports[report.round, report.peer] = report

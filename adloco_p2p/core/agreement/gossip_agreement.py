@@ -6,6 +6,7 @@ every persisted record, in order, and nothing else.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 
 from adloco_p2p.core.agreement.consensus import Consensus, decided_by
 from adloco_p2p.core.agreement.living import Living
@@ -84,6 +85,10 @@ class GossipAgreement:
         """The living members at the last call that compared them."""
         self._present: tuple[PeerId, ...] = ()
         self._gone: dict[PeerId, None] = {}
+        self._data_at: dict[PeerId, float] = {}
+        """When data last came from the members that count."""
+        self._late: tuple[PeerId, ...] = ()
+        """Members whose leases have run out while their data comes."""
         self._suspects: tuple[PeerId, ...] = ()
         self._commit_votes: dict[tuple[Digest, InstanceId], AverageDigest] = {}
 
@@ -151,6 +156,10 @@ class GossipAgreement:
             outcomes += self.consensus.tick(now)
         return self._with_changes(outcomes, now) if isinstance(message, Leave) or _plans(outcomes) else outcomes
 
+    def note_data(self, peers: Collection[PeerId], now: float) -> None:
+        self.members.observe(now)
+        self._data_at.update((peer, now) for peer in peers if peer in self._present)
+
     def tick(self, now: float) -> list[Outcome]:
         return self._with_changes([*self.members.tick(now), *self.consensus.tick(now)], now)
 
@@ -197,29 +206,37 @@ class GossipAgreement:
     def _with_changes(self, outcomes: list[Outcome], now: float) -> list[Outcome]:
         """Append to the outcomes the members that stopped counting since the last call, those that a plan left out included,
         and those that count again. A member that came and went between two calls is reported as gone, too, because a plan
-        counts on it. A passive member gets no rising beats, so nothing is reported to it."""
+        counts on it. A member whose data comes is not reported as gone for silence, because its heartbeats may wait behind
+        that data; plans may leave it out meanwhile. A passive member gets no rising beats, so nothing is reported to it."""
         if self.members.is_passive:
             return outcomes
         living, plans = self.members.living(now), _plans(outcomes)
-        if living is self._living and not plans:
+        if living is self._living and not plans and not self._late:
             return outcomes
         self._living = living
         counted = dict.fromkeys(self._present)
         for plan in plans[-PLANS_OF_ACCOUNT:]:
             counted.update(dict.fromkeys(roster_entry.peer for roster_entry in plan.roster))
-        present = living.there
+        self._late = tuple(peer for peer in self._present if peer not in living.there and self._comes_data(peer, now))
+        present = (*living.there, *self._late)
         there = frozenset(present)
         gone = [peer for peer in counted if peer not in there and peer not in self._gone and peer != self.me]
         back = [peer for peer in present if peer in self._gone]
         self._present = present
+        self._data_at = {peer: at for peer, at in self._data_at.items() if peer in there}
         self._gone = {peer: None for peer in (*self._gone, *gone) if peer not in back}
         changes: list[Outcome] = [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
         return [*outcomes, *changes, *self._suspicions(living)]
 
+    def _comes_data(self, peer: PeerId, now: float) -> bool:
+        """Return whether the peer is a silent member whose data came within a lease."""
+        has_sent = now - self._data_at.get(peer, -inf) <= self.members.lease_seconds
+        return has_sent and self.members.is_silent_member(peer, now)
+
     def _suspicions(self, living: Living) -> list[Log]:
         """Return, for the views only, the new suspects and the former ones whose beats rise again. A suspect whose lease has
-        run out is gone instead."""
-        suspects = tuple(peer for peer in living.there if peer not in living.responsive)
+        run out is gone instead, unless its data comes."""
+        suspects = (*(peer for peer in living.there if peer not in living.responsive), *self._late)
         now_suspected, before, there = frozenset(suspects), frozenset(self._suspects), frozenset(living.there)
         new = [peer for peer in suspects if peer not in before]
         cleared = [peer for peer in self._suspects if peer not in now_suspected and peer in there]

@@ -157,6 +157,10 @@ class Membership:
         """Return whether a proposer should leave the peer out although it has not left, so that it may come back."""
         return self.is_absent(peer, now) and peer not in self._leaves
 
+    def is_silent_member(self, peer: PeerId, now: float) -> bool:
+        """Return whether the peer is on the roster and has not left, but its beat has not risen within the lease."""
+        return peer in self._members and peer not in self._leaves and not self.lease_valid(peer, now)
+
     def is_suspect(self, peer: PeerId, now: float) -> bool:
         """Return whether the peer's beat has not risen for half a lease, so that proposers do not wait for it."""
         return peer != self.me and now - self._renewed.get(peer, -1e18) > self.lease_seconds / 2

@@ -283,6 +283,13 @@ class ReportHeard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataReceived:
+    """Data of averages or states has come from these peers in the last second. Their heartbeats may wait behind it."""
+
+    peers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerGone:
     """Membership declares the peer dead, or it has left."""
 
@@ -315,6 +322,7 @@ Event = (
     | TasksScored
     | PartNotShown
     | ContributionAssessed
+    | DataReceived
     | PeerGone
     | PeerBack
 )

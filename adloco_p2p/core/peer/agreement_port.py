@@ -39,6 +39,9 @@ class Agreement(Protocol):
     def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
         """Receive a message that is not about averaging."""
 
+    def note_data(self, peers: Collection[PeerId], now: float) -> None:
+        """Note that data of averages or states comes from these peers, which is a sign of life to this peer alone."""
+
     def tick(self, now: float) -> list[Outcome]: ...
 
     def sign(self, payload: bytes) -> str:

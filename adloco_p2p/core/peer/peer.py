@@ -37,6 +37,7 @@ from adloco_p2p.core.model.events import (
     AverageFailed,
     AverageFinished,
     Commanded,
+    DataReceived,
     DeviceEnd,
     Evaluated,
     Event,
@@ -225,6 +226,9 @@ class Peer:
                 return []
             case ReportHeard():
                 self._book.note_states(event.report)
+                return []
+            case DataReceived():
+                self._agreement.note_data(event.peers, now)
                 return []
             case PeerGone() | PeerBack():
                 return self._roster_changed(event, now)

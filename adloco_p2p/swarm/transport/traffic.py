@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from adloco_p2p.core.model.scalars import PeerId
+
 
 @dataclass(slots=True)
 class Meter:
@@ -9,6 +11,13 @@ class Meter:
 
     sent_bytes: int = 0
     received_bytes: int = 0
+    senders: set[PeerId] = field(default_factory=set)
+    """The peers whose bytes have come since `take_senders`."""
+
+    def take_senders(self) -> set[PeerId]:
+        """Return the peers whose bytes have come since the last call."""
+        taken, self.senders = self.senders, set()
+        return taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,6 +354,7 @@ class Scripted:
         return ()
 
     def note_work(self, rounds: Collection[int]) -> None: ...
+    def note_data(self, peers: Collection[PeerId], now: float) -> None: ...
 
     def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
         return []
