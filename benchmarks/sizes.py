@@ -4,7 +4,7 @@ python -m benchmarks.sizes run          train what the kept records and sizes.js
 python -m benchmarks.sizes report       the tables, from both, into docs/results/sizes.md; keeps the records of both
 
 The text needs no download: sources of the standard library, and sources and documentation of the installed packages that
-`constraints.txt` pins. A byte-pair vocabulary is trained on its training side. The swarm is that of `benchmarks.method`: four
+`package_text.txt` names. A byte-pair vocabulary is trained on its training side. The swarm is that of `benchmarks.method`: four
 equal hosts, H 32, float32 averages, 20 tokens per parameter. Tuning has a seed of its own and runs a quarter as long.
 """
 
