@@ -217,7 +217,7 @@ class GossipAgreement:
         counted = dict.fromkeys(self._present)
         for plan in plans[-PLANS_OF_ACCOUNT:]:
             counted.update(dict.fromkeys(roster_entry.peer for roster_entry in plan.roster))
-        self._late = tuple(peer for peer in self._present if peer not in living.there and self._comes_data(peer, now))
+        self._late = tuple(peer for peer in self._present if peer not in living.there and self._sends_data(peer, now))
         present = (*living.there, *self._late)
         there = frozenset(present)
         gone = [peer for peer in counted if peer not in there and peer not in self._gone and peer != self.me]
@@ -228,7 +228,7 @@ class GossipAgreement:
         changes: list[Outcome] = [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
         return [*outcomes, *changes, *self._suspicions(living)]
 
-    def _comes_data(self, peer: PeerId, now: float) -> bool:
+    def _sends_data(self, peer: PeerId, now: float) -> bool:
         """Return whether the peer is a silent member whose data came within a lease."""
         has_sent = now - self._data_at.get(peer, -inf) <= self.members.lease_seconds
         return has_sent and self.members.is_silent_member(peer, now)

@@ -201,8 +201,7 @@ class FramedStream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_received = self._loop.time()
         self.bytes_received += nbytes
-        self._meter.received_bytes += nbytes
-        self._meter.senders.add(self.peer)
+        self._meter.note_received(self.peer, nbytes)
         self._filled += nbytes
         if self.pace is not None and self._kind == FrameKind.DATA:
             self._rest(nbytes)

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 
 from adloco_p2p.core.model.scalars import PeerId
 
+MAX_SENDERS = 1024
+"""The most senders that are remembered where nobody takes them, as in a node that does not train."""
+
 
 @dataclass(slots=True)
 class Meter:
@@ -12,7 +15,12 @@ class Meter:
     sent_bytes: int = 0
     received_bytes: int = 0
     senders: set[PeerId] = field(default_factory=set)
-    """The peers whose bytes have come since `take_senders`."""
+    """The peers whose bytes have come since `take_senders`, at most `MAX_SENDERS`."""
+
+    def note_received(self, sender: PeerId, num_bytes: int) -> None:
+        self.received_bytes += num_bytes
+        if len(self.senders) < MAX_SENDERS:
+            self.senders.add(sender)
 
     def take_senders(self) -> set[PeerId]:
         """Return the peers whose bytes have come since the last call."""
