@@ -160,7 +160,13 @@ class Attempts:
             shares=reduced,
             lost=lost,
             completes=attempt.completes,
-            quorum=quorum_of(self._assignment.work, self._plan, self._contributors, known=self._named_here()),
+            quorum=quorum_of(
+                self._assignment.work,
+                self._plan,
+                self._contributors,
+                average_seconds=self._assignment.adaptive_timeout.usual_seconds,
+                known=self._named_here(),
+            ),
             is_strict=self._plan.round < self._instance_plan.strict_before,
             inspected=self._inspected(),
         )

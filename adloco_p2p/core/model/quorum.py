@@ -66,13 +66,19 @@ class Upload:
 
 
 def quorum_of(
-    rules: WorkRules, plan: RoundPlan, contributors: Collection[PeerId], *, known: Collection[PeerId] = ()
+    rules: WorkRules,
+    plan: RoundPlan,
+    contributors: Collection[PeerId],
+    *,
+    average_seconds: float,
+    known: Collection[PeerId] = (),
 ) -> Quorum | None:
     """Return the quorum of an attempt, or None if all are waited for. `contributors` are those that the plan counts on, `known`
-    those at which attempts failed here lately: with a new seat plans forget what they knew of a link."""
+    those at which attempts failed here lately: with a new seat plans forget what they knew of a link. `average_seconds` is the
+    usual time of an average: where that is long, an upload that began late is no sign of a link that failed."""
     if rules.quorum is None:
         return None
-    tolerance = max(LEAST_TOLERANCE_SECONDS, rules.straggler_tolerance * plan.expected_seconds)
+    tolerance = max(LEAST_TOLERANCE_SECONDS, average_seconds, rules.straggler_tolerance * plan.expected_seconds)
     measured = {entry.peer for entry in plan.roster if len(entry.uplinks) >= LEAST_MEASURED}
     return Quorum(
         fraction=rules.quorum,

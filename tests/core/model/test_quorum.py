@@ -65,11 +65,14 @@ def test_a_quorum_follows_from_the_plan() -> None:
     known = [replace(entry, uplinks=(1e6,) * count) for entry, count in zip(first.roster, (2, 1, 3), strict=True)]
     plan = replace(first, roster=tuple(known), expected_seconds=600.0)
     expected = Quorum(fraction=0.8, num_planned=3, tolerance_seconds=150.0, unmeasured=frozenset(names[1:2]))
-    assert quorum_of(rules, plan, names) == expected
-    short = quorum_of(rules, replace(plan, expected_seconds=1.0), names)
-    assert short is not None and short.tolerance_seconds == 10.0
-    assert quorum_of(rules, plan, names, known=names) == replace(expected, unmeasured=frozenset()), "an attempt failed at it"
-    assert quorum_of(WorkRules(quorum=None), plan, names) is None
+    assert quorum_of(rules, plan, names, average_seconds=30.0) == expected
+    for average_seconds, tolerance_seconds in ((0.0, 10.0), (9.0, 10.0), (30.0, 30.0)):
+        short = quorum_of(rules, replace(plan, expected_seconds=1.0), names, average_seconds=average_seconds)
+        assert short is not None and short.tolerance_seconds == tolerance_seconds
+    assert quorum_of(rules, plan, names, average_seconds=0.0, known=names) == replace(expected, unmeasured=frozenset()), (
+        "an attempt failed at it"
+    )
+    assert quorum_of(WorkRules(quorum=None), plan, names, average_seconds=0.0) is None
 
 
 @given(
