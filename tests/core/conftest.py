@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _no_builtin_sum_of_floats() -> Iterator[None]:
     """The builtin compensates for rounding from Python 3.12 on; `float_sum` and `math.fsum` are the same everywhere."""
     add_up = builtins.sum
