@@ -20,7 +20,7 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.averages import kept_bytes, results_kept
 from adloco_p2p.core.model.course import until
 from adloco_p2p.core.model.effects import Stop
-from adloco_p2p.core.model.events import DataReceived, Durable, Received, Started, StateServed
+from adloco_p2p.core.model.events import Durable, Received, Started, StateServed
 from adloco_p2p.core.model.ledger_entry import Evidence, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.plan import roster_of
@@ -31,6 +31,7 @@ from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import RemoteProtocolError, StorageError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
+from adloco_p2p.runtime.adapters.data_senders import note_senders
 from adloco_p2p.runtime.adapters.embedding import Embedding
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint
@@ -77,8 +78,6 @@ from adloco_p2p.training.device import select_devices
 
 LINKED_ADDRESSES = 6
 """The most addresses in a join link, which is a line that people copy."""
-SENDERS_SECONDS = 1.0
-"""How often the core is told from which peers data comes: as often as heartbeats do."""
 
 
 def addresses_of_link(own: Sequence[str], initial_peers: Sequence[PeerAddress], *, me: PeerId) -> tuple[str, ...]:
@@ -509,16 +508,8 @@ class NetworkPeer:
             pass_on_statements(self._local.embedding.workdir.path, self._agreement, self._local.embedding.say),
             watch_admission(self._agreement),
             earn_seat(self._local.embedding.workdir.path, self._agreement, self._local.sink.write),
-            self._note_senders(),
+            note_senders(self._traffic, self._node.post),
         ]
-
-    async def _note_senders(self) -> None:
-        """Tell the core, once a second, from which peers data comes."""
-        while True:
-            await asyncio.sleep(SENDERS_SECONDS)
-            senders = self._traffic.averaging.take_senders() | self._traffic.state.take_senders()
-            if senders:
-                self._node.post(DataReceived(peers=tuple(sorted(senders))))
 
     # --- callbacks ---------------------------------------------------------------------------------------------------
 
