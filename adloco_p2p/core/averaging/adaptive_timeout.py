@@ -32,6 +32,11 @@ def slow_transfer_seconds(num_bytes: int) -> float:
     return min(LONGEST_UNKNOWN_SECONDS, num_bytes / UNKNOWN_BYTES_PER_SECOND)
 
 
+def _median_speed(uplinks: Sequence[float]) -> float:
+    """Return the median of the measured uplinks; 0 if there is none."""
+    return median([speed for speed in uplinks if speed >= 1] or [0.0])
+
+
 @dataclass(slots=True)
 class AdaptiveTimeout:
     """The timeout of the next averaging attempt, from the last ones that succeeded."""
@@ -48,11 +53,6 @@ class AdaptiveTimeout:
         self.num_bytes = max(self.num_bytes, num_bytes)
 
     @property
-    def usual_seconds(self) -> float:
-        """The median time of an average; 0 before the first one."""
-        return median(self.waits) if self.waits else 0.0
-
-    @property
     def patience_seconds(self) -> float:
         """The timeout of a wait in which no vector has to travel."""
         return SHORTEST_SECONDS + FACTOR * max(self.waits) if self.waits else UNKNOWN_SECONDS
@@ -60,9 +60,14 @@ class AdaptiveTimeout:
     def longest_seconds(self, *, expected_seconds: float, uplinks: Sequence[float]) -> float:
         """Return the upper bound of every timeout, in seconds: without it a host that always ends just before the timeout could
         stretch it without limit. `uplinks` are the measured bytes per second, less than 1 if unknown."""
-        measured = [speed for speed in uplinks if speed >= 1]
-        speed = SLOWEST_SHARE * (median(measured) if measured else UNKNOWN_BYTES_PER_SECOND)
+        speed = SLOWEST_SHARE * (_median_speed(uplinks) or UNKNOWN_BYTES_PER_SECOND)
         return 2.0 * expected_seconds + self.num_bytes / speed + LONGEST_EXTRA_SECONDS
+
+    def transfer_seconds(self, uplinks: Sequence[float]) -> float:
+        """Return how long a host with the median of the measured uplinks sends in an average, in seconds; 0 while nothing is
+        known. A host with a slow link does not lengthen it."""
+        speed = _median_speed(uplinks)
+        return self.num_bytes / 2 / speed if speed else 0.0
 
     def timeout_seconds(self, *, expected_seconds: float) -> float:
         """Return the timeout of an attempt, in seconds. `expected_seconds` is the computing time of the slowest host, as the

@@ -51,6 +51,11 @@ class Assignment:
         return self.instance_plan.contributors(self.plan.round)
 
     @property
+    def transfer_seconds(self) -> float:
+        """How long a host with the median uplink sends in an average; 0 while that is unknown."""
+        return self.adaptive_timeout.transfer_seconds([entry.uplink for entry in self.plan.roster])
+
+    @property
     def clients(self) -> frozenset[PeerId]:
         """The members in client mode, which accept no connections."""
         return frozenset(entry.peer for entry in self.plan.roster if not entry.capacity.is_reachable)

@@ -164,7 +164,7 @@ class Attempts:
                 self._assignment.work,
                 self._plan,
                 self._contributors,
-                average_seconds=self._assignment.adaptive_timeout.usual_seconds,
+                average_seconds=self._assignment.transfer_seconds,
                 known=self._named_here(),
             ),
             is_strict=self._plan.round < self._instance_plan.strict_before,

@@ -357,7 +357,7 @@ class OuterRound(RoundState):
             self.plan,
             weight=self.share.samples,
             others=others,
-            average_seconds=self.assignment.adaptive_timeout.usual_seconds,
+            average_seconds=self.assignment.transfer_seconds,
             is_doubtful=is_doubtful,
         )
         return self._decline(words_of_decline(late, worth, round=self.round), now) if late > worth else []

@@ -75,7 +75,7 @@ def quorum_of(
 ) -> Quorum | None:
     """Return the quorum of an attempt, or None if all are waited for. `contributors` are those that the plan counts on, `known`
     those at which attempts failed here lately: with a new seat plans forget what they knew of a link. `average_seconds` is the
-    usual time of an average: where that is long, an upload that began late is no sign of a link that failed."""
+    time of an average over the median link: where that is long, an upload that began late is no sign of a link that failed."""
     if rules.quorum is None:
         return None
     tolerance = max(LEAST_TOLERANCE_SECONDS, average_seconds, rules.straggler_tolerance * plan.expected_seconds)
@@ -140,8 +140,8 @@ def worth_seconds(
     rules: WorkRules, plan: RoundPlan, *, weight: int, others: int, average_seconds: float, is_doubtful: bool = False
 ) -> float:
     """Return how long hosts of the weight `others` wait for a host of this weight: the time in which they do its part of the
-    round, whose average takes `average_seconds`. `is_doubtful` means that they left it out of the last average that it gave
-    something to: as likely as not they would wait in vain."""
+    round, whose average takes `average_seconds` over the median link. `is_doubtful` means that they left it out of the last
+    average that it gave something to: as likely as not they would wait in vain."""
     worth = rules.straggler_tolerance * (plan.expected_seconds + average_seconds) * weight / others
     return DOUBTFUL_PART * worth if is_doubtful else max(LEAST_TOLERANCE_SECONDS, worth)
 

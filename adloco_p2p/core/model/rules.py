@@ -150,9 +150,9 @@ class WorkRules:
     """Once this part of an average's weight has arrived, from more than half of its hosts, it goes on without hosts whose
     uploads are too slow to wait for; null: it waits for all live hosts, late starters included."""
     straggler_tolerance: Annotated[float, Ge(0)] = 1.0
-    """A host is too slow if the rest of its upload would take, at its present rate, more than 10 s, more than an average
-    usually takes, and more than this multiple of the computing time of a round. Left out, it fetches the average and is late
-    for the next round, too. A host that began late, as after a restart, declines if more than half of the hosts would wait
+    """A host is too slow if the rest of its upload would take, at its present rate, more than 10 s, more than the median link
+    needs for an average, and more than this multiple of the computing time of a round. Left out, it fetches the average and is
+    late for the next round, too. A host that began late, as after a restart, declines if more than half of the hosts would wait
     longer than this multiple of what its part is worth."""
     rounds_kept: Annotated[int, Ge(2), Le(32)] = 2
     """Finished rounds whose averages every peer still serves, from its disk. A newcomer whose state arrives at most this many

@@ -52,3 +52,11 @@ def test_the_first_attempt_has_the_time_of_its_bytes_on_a_link_of_8_mbit_per_sec
 def test_the_first_attempt_of_a_huge_model_ends_too() -> None:
     timeout = AdaptiveTimeout(vector_bytes=28_000_000_000)  # 7B parameters in float32: 15.6 h at that speed
     assert timeout.timeout_seconds(expected_seconds=40.0) == 60.0 + 3 * 40.0 + LONGEST_UNKNOWN_SECONDS
+
+
+def test_the_time_of_an_average_over_the_median_link_does_not_depend_on_the_slowest_host() -> None:
+    timeout = AdaptiveTimeout()
+    assert timeout.transfer_seconds([1e6, 2e6, 4e6]) == 0.0, "no average was seen"
+    timeout.observe(500.0, num_bytes=40_000_000)
+    assert timeout.transfer_seconds([1e3, 2e6, 4e6]) == 10.0
+    assert timeout.transfer_seconds([0.0, 0.0]) == 0.0

@@ -47,13 +47,12 @@ def begun(
     is_carried: bool = False,
     may_be_late: bool = False,
     was_passed_over: bool = False,
-    average_seconds: float | None = None,
+    average_bytes: int = 0,
 ) -> tuple[OuterRound, list[Effect]]:
-    """The round of a host, since 100 s, and what it began with. `average_seconds` is the time of its averages so far."""
+    """The round of a host, since 100 s, and what it began with. It sent and received `average_bytes` in its last average."""
     adaptive_timeout = AdaptiveTimeout()
-    if average_seconds is not None:
-        for seconds in (0.0, average_seconds, 10 * average_seconds):
-            adaptive_timeout.observe(seconds)
+    if average_bytes:
+        adaptive_timeout.observe(1000.0, num_bytes=average_bytes)
     outer = OuterRound(
         Assignment(
             me=me,
@@ -116,9 +115,13 @@ def test_a_host_that_the_last_average_went_on_without_declines_for_half_of_that(
 
 @pytest.mark.parametrize(("elapsed", "declines"), [(67.9, True), (68.1, False)])
 def test_what_its_part_is_worth_counts_the_time_of_the_average(elapsed: float, declines: bool) -> None:
-    """The round takes 80 s, and its average usually 40 s: half of a fifth of 120 s is 12 s. Without that a host that was left
-    out once would stay out wherever an average takes much longer than the inner steps."""
-    outer = begun(plan_of(), was_passed_over=True, average_seconds=40.0)[0]
+    """The round takes 80 s, and its average 40 s over the median link, however long it took with this host: half of a fifth of
+    120 s is 12 s. Without that a host that was left out once would stay out wherever an average takes much longer than the
+    inner steps."""
+    uplinks = dict(zip(HOSTS, (1e3, 1e6, 1e6, 1e6, 1e6, 9e6), strict=True))
+    plan = plan_of()
+    measured = replace(plan, roster=tuple(replace(entry, uplinks=(uplinks[entry.peer],)) for entry in plan.roster))
+    outer = begun(measured, was_passed_over=True, average_bytes=80_000_000)[0]
     queried(outer, OTHERS, 100.0 + elapsed)
     assert (outer.phase is Phase.RETRYING) == declines
 
