@@ -88,9 +88,11 @@ def test_the_rows_of_an_optimizer_wait_for_its_tuning(runs: Runs) -> None:
     assert {job.row.name.rpartition(", ")[2] for job in later} == {"AdamW"}
     assert all("inner.learning_rate=3e-3" in job.row.settings or "DiLoCo B 64" in job.row.name for job in later)
     tuned(runs, "Muon")
-    order = [job.seed for job in wanted(runs, [1, 2])]
-    assert order == [*[1] * 8, *[2] * 8, *[1] * 2, *[2] * 2]
-    assert wanted(runs, [1, 2])[0].row == planned("Muon", "1e-2")[0]
+    jobs = wanted(runs, [1, 2])
+    assert [job.seed for job in jobs] == [*[1] * 4, *[2] * 4, *[1] * 4, *[2] * 4, *[1] * 2, *[2] * 2]
+    (constant, test, ramp, _), (longest, muon_test, *_) = planned("AdamW", "3e-3"), planned("Muon", "1e-2")
+    assert {job.row.name for job in jobs[:4]} == {row.name for row in (constant, test, ramp, muon_test)}
+    assert jobs[8].row == longest
 
 
 def test_the_longest_run_is_diloco_with_muon() -> None:

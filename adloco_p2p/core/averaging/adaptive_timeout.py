@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from math import inf
+from statistics import median, median_low
 
 WINDOW = 16
 """The number of past durations that count."""
@@ -19,7 +20,7 @@ UNKNOWN_SECONDS = 60.0
 LONGEST_EXTRA_SECONDS = 30.0
 """The allowance of the longest timeout, beside twice the computing time and a slow transfer."""
 SLOWEST_SHARE = 0.25
-"""The part of the median measured uplink below which attempts time out on a host."""
+"""The part of the median uplink below which attempts time out on a host."""
 UNKNOWN_BYTES_PER_SECOND = 1_000_000.0
 """The uplink that is assumed before any is measured: the first attempt may take as long as a link of 8 Mbit/s does."""
 
@@ -32,9 +33,10 @@ def slow_transfer_seconds(num_bytes: int) -> float:
     return min(LONGEST_UNKNOWN_SECONDS, num_bytes / UNKNOWN_BYTES_PER_SECOND)
 
 
-def _median_speed(uplinks: Sequence[float]) -> float:
-    """Return the median of the measured uplinks; 0 if there is none."""
-    return median([speed for speed in uplinks if speed >= 1] or [0.0])
+def _known(uplinks: Sequence[float], unknown: float) -> list[float]:
+    """Return the uplinks with this number in the place of those that nobody has measured, so that a minority of false claims
+    does not move a median of them further than to an honest one or to `unknown`, even while the others are unknown."""
+    return [speed if speed >= 1 else unknown for speed in uplinks] or [unknown]
 
 
 @dataclass(slots=True)
@@ -60,14 +62,13 @@ class AdaptiveTimeout:
     def longest_seconds(self, *, expected_seconds: float, uplinks: Sequence[float]) -> float:
         """Return the upper bound of every timeout, in seconds: without it a host that always ends just before the timeout could
         stretch it without limit. `uplinks` are the measured bytes per second, less than 1 if unknown."""
-        speed = SLOWEST_SHARE * (_median_speed(uplinks) or UNKNOWN_BYTES_PER_SECOND)
+        speed = SLOWEST_SHARE * median_low(_known(uplinks, UNKNOWN_BYTES_PER_SECOND))
         return 2.0 * expected_seconds + self.num_bytes / speed + LONGEST_EXTRA_SECONDS
 
     def transfer_seconds(self, uplinks: Sequence[float]) -> float:
-        """Return how long a host with the median of the measured uplinks sends in an average, in seconds; 0 while nothing is
-        known. A host with a slow link does not lengthen it."""
-        speed = _median_speed(uplinks)
-        return self.num_bytes / 2 / speed if speed else 0.0
+        """Return how long a host with the median of these uplinks sends in an average, in seconds; 0 while most of them are
+        unknown. A host with a slow link does not lengthen it."""
+        return self.num_bytes / 2 / median(_known(uplinks, inf))
 
     def timeout_seconds(self, *, expected_seconds: float) -> float:
         """Return the timeout of an attempt, in seconds. `expected_seconds` is the computing time of the slowest host, as the

@@ -1,5 +1,6 @@
 """The work of one host for one instance in one round: its part of the plan, and what the peer knows at the beginning."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
@@ -52,8 +53,13 @@ class Assignment:
 
     @property
     def transfer_seconds(self) -> float:
-        """How long a host with the median uplink sends in an average; 0 while that is unknown."""
-        return self.adaptive_timeout.transfer_seconds([entry.uplink for entry in self.plan.roster])
+        """How long a contributor with the median uplink sends in an average; 0 while that is unknown."""
+        return self.adaptive_timeout.transfer_seconds(self.uplinks(self.contributors))
+
+    def uplinks(self, peers: Iterable[PeerId]) -> list[float]:
+        """Return the uplinks in bytes per second; less than 1 means unknown."""
+        seats = {entry.peer: entry for entry in self.plan.roster}
+        return [seats[peer].uplink if peer in seats else 0.0 for peer in peers]
 
     @property
     def clients(self) -> frozenset[PeerId]:

@@ -156,7 +156,7 @@ class Attempts:
             plan=self._assignment.plan_digest,
             weights=tuple(weights.items()),
             steps=tuple(steps[peer] * shares[peer].averages_every for peer in attempt.members),
-            timeout_seconds=self._timeout_seconds(self._uplinks(attempt.members)),
+            timeout_seconds=self._timeout_seconds(self._assignment.uplinks(attempt.members)),
             shares=reduced,
             lost=lost,
             completes=attempt.completes,
@@ -206,12 +206,7 @@ class Attempts:
         served = [peer not in seats or not seats[peer].probation for peer in peers]
         allowed = [may_reduce(suspended_until=hosts[peer].suspended_until, round=self._plan.round) for peer in peers]
         reducers = [all(facts) for facts in zip(reachable, served, allowed, strict=True)]
-        return reduction_shares(self._uplinks(peers), reducers if any(reducers) else reachable)
-
-    def _uplinks(self, peers: Sequence[PeerId]) -> list[float]:
-        """Return the uplinks in bytes per second; 0 means unknown."""
-        seats = {entry.peer: entry for entry in self._plan.roster}
-        return [seats[peer].uplink if peer in seats else 0.0 for peer in peers]
+        return reduction_shares(self._assignment.uplinks(peers), reducers if any(reducers) else reachable)
 
     def _named_here(self) -> frozenset[PeerId]:
         return self._assignment.failed_attempts.named_by(self._me, self._plan.round, self._instance)

@@ -60,3 +60,16 @@ def test_the_time_of_an_average_over_the_median_link_does_not_depend_on_the_slow
     timeout.observe(500.0, num_bytes=40_000_000)
     assert timeout.transfer_seconds([1e3, 2e6, 4e6]) == 10.0
     assert timeout.transfer_seconds([0.0, 0.0]) == 0.0
+
+
+@pytest.mark.parametrize("claim", [1.0, 1e3, 1e12])
+def test_claims_of_a_minority_lengthen_nothing_while_the_others_are_unknown(claim: float) -> None:
+    """In a first round nobody else may have an uplink yet."""
+    timeout = AdaptiveTimeout()
+    timeout.observe(1.0, num_bytes=40_000_000)
+    liars = [claim, claim]
+    assert timeout.transfer_seconds([*liars, 0.0, 0.0, 0.0]) == 0.0
+    unknown = timeout.longest_seconds(expected_seconds=1.0, uplinks=[0.0] * 5)
+    assert timeout.longest_seconds(expected_seconds=1.0, uplinks=[*liars, 0.0, 0.0, 0.0]) == unknown == 2.0 + 160.0 + 30.0
+    assert timeout.transfer_seconds([*liars, 2e6, 3e6, 4e6]) <= 10.0, "as the slowest honest one at most"
+    assert timeout.longest_seconds(expected_seconds=1.0, uplinks=[*liars, 2e6, 3e6, 4e6]) <= 2.0 + 80.0 + 30.0

@@ -120,7 +120,9 @@ def test_what_its_part_is_worth_counts_the_time_of_the_average(elapsed: float, d
     inner steps."""
     uplinks = dict(zip(HOSTS, (1e3, 1e6, 1e6, 1e6, 1e6, 9e6), strict=True))
     plan = plan_of()
-    measured = replace(plan, roster=tuple(replace(entry, uplinks=(uplinks[entry.peer],)) for entry in plan.roster))
+    hosts = [replace(entry, uplinks=(uplinks[entry.peer],)) for entry in plan.roster]
+    bench = [replace(hosts[0], peer=PeerId(name)) for name in "ghijklm"]
+    measured = replace(plan, roster=(*hosts, *bench))
     outer = begun(measured, was_passed_over=True, average_bytes=80_000_000)[0]
     queried(outer, OTHERS, 100.0 + elapsed)
     assert (outer.phase is Phase.RETRYING) == declines
