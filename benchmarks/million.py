@@ -121,7 +121,8 @@ def planned(kind: str, rate: str) -> list[Row]:
 
 
 def foremost(kind: str, rate: str) -> list[Row]:
-    """Return the planned rows that are trained first: DiLoCo, the batch test and the ramp with AdamW, the test with Muon."""
+    """Return the planned rows that are trained first, in this order: DiLoCo, the batch test and the ramp with AdamW, the test
+    with Muon."""
     constant, test, ramp, _ = planned(kind, rate)
     return [constant, test, ramp] if kind == "AdamW" else [test]
 
@@ -157,14 +158,15 @@ class Job:
 
 
 def wanted(runs: Runs, seeds: Sequence[int]) -> list[Job]:
-    """Return the jobs that can start now and have no record, in this order: tuning, four of the planned rows of one seed after
-    the other, the other planned rows, the rest; the longest first in each."""
+    """Return the jobs that can start now and have no record, in this order: tuning, the foremost rows of one seed after the
+    other, the other planned rows, the rest; of these three the longest first."""
     tried = {kind: [Job(row, TUNING_SEED) for row in tuning(kind).values()] for kind in KINDS}
     parts = [[job for jobs in tried.values() for job in jobs]]
     best = [
         (kind, runs.best(tuning(kind))) for kind, jobs in tried.items() if all(runs.find(job.row, job.seed) for job in jobs)
     ]
-    for rows in (foremost, planned, exploratory):
+    parts += [[Job(row, seed)] for seed in seeds for kind, rate in best for row in foremost(kind, rate)]
+    for rows in (planned, exploratory):
         parts += [[Job(row, seed) for kind, rate in best for row in rows(kind, rate)] for seed in seeds]
     ordered = dict.fromkeys(job for part in parts for job in sorted(part, key=lambda job: -job.cost))
     return [job for job in ordered if runs.find(job.row, job.seed) is None]
