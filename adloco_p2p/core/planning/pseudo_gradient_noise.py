@@ -20,7 +20,7 @@ the model. But paths bend, more so the longer they are, and bends look like nois
 
 Bias: if pseudo-gradients grow like steps to the power 1 + e, a part of the signal counts as noise: e^2 times the variance of
 the logarithm of the steps, a second-order error. With the plain formula, norm2(D_m - A), that part is cv^2 / (M - 1), where cv
-is the coefficient of variation of the steps; it outweighs the noise if H is large. docs/results.md has measurements of both.
+is the coefficient of variation of the steps; it outweighs the noise if H is large. docs/results/method.md has measurements.
 """
 
 from collections import Counter
