@@ -46,6 +46,7 @@ from benchmarks.robustness import report as robustness
 from benchmarks.text_runs import COUNTED, Runs
 from benchmarks.wan import grid, grid_tables
 from benchmarks.wan import islands as wan_islands
+from benchmarks.wan import methods as wan_methods
 
 ROOT = Path(__file__).parents[2]
 DOCS, README = ROOT / "docs", ROOT / "README.md"
@@ -121,6 +122,8 @@ TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
     "rules": ("robustness.md", lambda: robustness.tables(robustness.Records(records_of(robustness.KEPT)))),
     "assessed": ("robustness.md", lambda: assessed.tables(records_of(assessed.KEPT))),
 }
+if records_of(wan_methods.KEPT):  # none before its first runs
+    TABLES["methods, real"] = ("time.md", lambda: {"methods, real": wan_methods.table(records_of(wan_methods.KEPT))})
 
 
 @pytest.mark.parametrize(("name", "tables"), TABLES.values(), ids=TABLES)
