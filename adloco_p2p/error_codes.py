@@ -165,8 +165,8 @@ ERROR_CODES = {
     ),
     "E217": ErrorCode(
         "the model is too large for this machine",
-        "Training takes 20 bytes per parameter, and loading a pretrained model takes 2 or 4. This is more than this machine"
-        " and its GPUs have. Or the model has so many layers that building it would exhaust the memory.",
+        "Training takes at least 20 bytes per parameter, and loading a pretrained model takes 2 or 4. This is more than this"
+        " machine and its GPUs have. Or the model has so many layers that building it would exhaust the memory.",
         "Join with a larger machine, which `adloco-peer doctor` describes. As the author, lower the sizes in"
         " `model.architecture`, or name a smaller model in `model.pretrained`.",
     ),
@@ -486,7 +486,8 @@ ERROR_CODES = {
     ),
     "E523": ErrorCode(
         "little memory",
-        "The default model needs about 1 GB in addition to the system; larger models need 20 bytes per parameter and instance.",
+        "The default model needs about 1 GB in addition to the system. Larger models need about 48 bytes per parameter and"
+        " instance on a processor, or 32 of main memory beside a GPU.",
         "Close other programs; `--max-instances 1` keeps the need small.",
     ),
     "E524": ErrorCode(
@@ -527,7 +528,7 @@ def as_markdown() -> str:
         "| code | what | cause | remedy |",
         "|---|---|---|---|",
     ]
-    for code, entry in ERROR_CODES.items():
+    for code, entry in sorted(ERROR_CODES.items()):
         cells = (code, entry.title, entry.cause, entry.remedy)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

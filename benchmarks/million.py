@@ -1,6 +1,7 @@
-"""Does the method pay at 1.3M parameters? Four equal hosts on one GPU, 20 tokens per parameter, AdamW and Muon inside.
+"""Does the method pay at 1.3M parameters? Four equal hosts, 20 tokens per parameter, AdamW and Muon inside.
 
-python -m benchmarks.million run --device cuda --processes 6    train what the kept records and million.jsonl lack
+python -m benchmarks.million run --device cpu --processes 2     train what the kept records and million.jsonl lack
+python -m benchmarks.million run --device cuda --processes 6    the same on a GPU
 python -m benchmarks.million count                              the tables of counts of the same text; minutes
 python -m benchmarks.million report                             the tables of docs/results/million.md; keeps the records
 
@@ -8,12 +9,12 @@ The text is that of `benchmarks.sizes` with up to two million characters of a pa
 86 % of the parameters are in the blocks; no row is read twice. `--text` names the file that holds its tokens, which can be
 carried to a machine that lacks the packages. The swarm is that of `benchmarks.method`: four equal hosts, H 16, outer
 momentum 0.5, float32 averages. Products of float32 matrices are rounded to TF32 on a GPU, as the product does by default; a GPU
-repeats a run to the rounding of its sums, not to the bit.
+repeats a run to the rounding of its sums, not to the bit. Each record names its device.
 
 Tuned, with the constant batch of 32 on a seed of its own in runs a quarter as long: the rate of AdamW and the rate of Muon,
-four values each, and for AdamW, whose lowest was best, two lower ones, added then; the lowest final loss counts, and the rows
-start with it by themselves. Nothing else is tuned here: start of the batch, H and momentum go by the smaller models
-(`benchmarks.small_vocabulary`), growth of 1.07 a round by its result.
+four values each, and for AdamW, whose lowest was best, two lower ones, added then, which ended higher; the lowest final loss
+counts, and the rows start with it by themselves. Nothing else is tuned here: start of the batch, H and momentum go by the
+smaller models (`benchmarks.small_vocabulary`), growth of 1.07 a round by its result.
 
 Written before any run. Batches start at 32 rows and the rate follows their root. Three ways to take about half the rounds of
 DiLoCo with 32 rows (200): a linear ramp to 128 takes 94 by arithmetic; AdLoCo with growth of at most 1.07 a round takes 94 with

@@ -40,6 +40,11 @@ def read_events(workdir: Path) -> list[Event]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
+def began(event: Event) -> float:
+    """Return the instant at which the round of the event began to compute, in unix seconds."""
+    return float(event["time"] - sum(event["seconds"].values()))
+
+
 @dataclass(kw_only=True, eq=False)
 class Member:
     """A node's process over its lives, with its directory, and NAME.log beside it with its output."""
@@ -118,9 +123,12 @@ class Member:
         self.process.wait()
 
 
-def paced(step_seconds: float) -> Sequence[object]:
-    """Return the module of a node whose device takes so long for an inner step, and its argument; 0: the node as it is."""
-    return ("benchmarks.paced", step_seconds) if step_seconds else ("adloco_p2p",)
+def paced(step_seconds: float, *, row_seconds: float = 0.0) -> Sequence[object]:
+    """Return the module of a node whose device takes so long for an inner step and for each of its rows, and its arguments;
+    both 0: the node as it is."""
+    if not step_seconds and not row_seconds:
+        return ("adloco_p2p",)
+    return ("benchmarks.paced", *(("--row-seconds", row_seconds) if row_seconds else ()), step_seconds)
 
 
 def node_command(

@@ -63,8 +63,8 @@ class RunEstimate:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Print bounds of rounds, bytes and transfer time (method section 12, derived); for a named directory, also what happened
-    in it and how its run continues."""
+    """Print bounds of rounds, bytes and transfer time (docs/mathematics.md, 11, derived); for a named directory, also what
+    happened in it and how its run continues."""
     _check_rates(arguments)
     run = _planned_run(arguments)
     estimate = _estimated(arguments, run)

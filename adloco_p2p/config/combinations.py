@@ -185,7 +185,7 @@ def _batch(run: RunConfig) -> Iterator[str]:
             "batch.level: outer, but batch.statistic micro_batch measures the noise of one inner step;"
             " set batch.level to inner, or batch.statistic to pseudo_gradient"
         )
-    # The mean's squared norm contains the noise too, so the request never exceeds batch / eta^2 (method section 4.4).
+    # The mean's squared norm contains the noise too, so the request never exceeds batch / eta^2 (docs/mathematics.md, 4.4).
     if batch.test == "norm" and batch.denominator == "naive" and batch.eta >= 1 and _is_noise_of_the_mean(run):
         yield (
             f"batch.eta: with batch.denominator naive the batch can never grow unless eta is below 1, and it is {batch.eta};"

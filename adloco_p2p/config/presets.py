@@ -13,11 +13,18 @@ _ONE_LINEAGE = {"batch.test": "constant", "instances.count": 1, "instances.start
 _MEASURED = {"batch.level": "inner", "batch.eta": 1.7, "inner.batch_scaling": "sqrt", "instances.count": 1}
 """The best settings of docs/results.md. More instances are for machines that are too small for one group."""
 
+_EVERY_MODE = {"inner.decayed": "matrices"}
+"""Losses are lower where the gains of norms do not decay (`docs/results/tuned.md`)."""
+
 _MODES: dict[str, Settings] = {
-    "adloco": _MEASURED,
-    "diloco": {**_ONE_LINEAGE, "outer.kind": "nesterov", "outer.learning_rate": 0.7},
-    "localsgd": {**_ONE_LINEAGE, "outer.kind": "average"},
+    "adloco": {**_EVERY_MODE, **_MEASURED},
+    "diloco": {**_EVERY_MODE, **_ONE_LINEAGE, "outer.kind": "nesterov", "outer.learning_rate": 0.7},
+    "localsgd": {**_EVERY_MODE, **_ONE_LINEAGE, "outer.kind": "average"},
 }
+
+LARGEST_GROWTH = 3
+"""The largest batch of a run as a multiple of the first one. Two and a half to three did best; larger ones cost loss and save
+few rounds (`docs/results/method.md`)."""
 
 
 LONG_ROUNDS, LONG_STEPS, LONG_MOMENTUM = 64, 32, 0.9
@@ -76,6 +83,8 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
         preset["inner.batch_scaling"] = "sqrt"
     if known["batch.statistic"] == "micro_batch":
         preset["batch.level"] = "inner"
+    if known["batch.test"] != "constant" and isinstance(first := known["batch.initial_batch"], int):
+        preset["batch.max_batch"] = LARGEST_GROWTH * first
     return {
         key: (f"averaging.preset {name}" if of_averaging.get(key, ...) == value else f"preset {mode}", value)
         for key, value in preset.items()

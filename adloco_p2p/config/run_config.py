@@ -213,15 +213,15 @@ class OuterConfig:
     """`average` is LocalSGD: the mean of the models."""
     learning_rate: PositiveFloat = 0.7
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
-    """Momentum of `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 above (docs/results.md). In runs of at least 64 rounds
-    and 2,048 inner steps that train one new model with a constant batch, without overlap and fragments, it is 0.9 with H 32,
-    and with `averaging.preset: sign` and H up to 32."""
+    """Momentum of `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 above (docs/results/tuned.md). In runs of at least 64
+    rounds and 2,048 inner steps that train one new model with a constant batch, without overlap and fragments, it is 0.9 with
+    H 32, and with `averaging.preset: sign` and H up to 32."""
     overlap: Literal["none", "delayed", "eager", "forecast", "streaming"] = "none"
     """Whether averaging overlaps with training, for slow links. `delayed`: a peer with one instance begins the next round's
     inner steps while the last one is averaged, and the outer update comes one round late. `eager`: these inner steps begin from
     the peer's own share of that update (arXiv 2502.12996). `forecast`: they begin where the update would end if the average
     were the peer's own pseudo-gradient. `streaming`, with `averaging.fragments`: local parameters go on, and are mixed with the
-    outer parameters of each fragment when these come (arXiv 2501.18512). The cost of each is in `docs/results.md`."""
+    outer parameters of each fragment when these come (arXiv 2501.18512). The cost of each is in `docs/results/time.md`."""
     delay_steps: PositiveInt = 5
     """With `streaming`: a fragment's update is mixed in after so many inner steps of the next round, or later where its average
     takes longer."""
@@ -230,7 +230,7 @@ class OuterConfig:
     state: Literal["float32", "mixed", "bfloat16"] = "float32"
     """The types in which outer parameters and momentum are kept, served, saved, and sent to a joiner: 8, 6 or 4 bytes per
     parameter. `mixed`: the momentum as bfloat16, the parameters exact. `bfloat16`: both. Values that are no longer exact are
-    rounded stochastically, as the run's seed draws it: the same bytes on every peer. Their cost is in docs/results.md."""
+    rounded stochastically, as the run's seed draws it: the same bytes on every peer. Their cost is in docs/results/bytes.md."""
 
     @property
     def state_bytes_per_parameter(self) -> int:

@@ -1,6 +1,6 @@
 """Finds the row of the n-th sample of an instance: a pseudo-random order with random access.
 
-An instance reads all rows in a random order, then all of them again in another one (method section 2, DATA). The order is a
+An instance reads all rows in a random order, then all of them again in another one (docs/mathematics.md, 2.1). The order is a
 keyed permutation that is computed, not stored: a Feistel network permutes the smallest even number of bits that covers the
 rows, and values that fall outside are permuted again until they fall inside (cycle walking; Black and Rogaway, "Ciphers with
 arbitrary finite domains", 2002). So hosts that a plan gives disjoint ranges of samples read disjoint rows of an epoch, every

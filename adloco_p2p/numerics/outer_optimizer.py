@@ -1,4 +1,4 @@
-"""The outer step on flat buffers of fp32 or bf16 (method section 9)."""
+"""The outer step on flat buffers of fp32 or bf16 (docs/mathematics.md, 9.2)."""
 
 from collections.abc import Callable
 from typing import Literal

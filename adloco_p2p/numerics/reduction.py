@@ -1,4 +1,4 @@
-"""Weighted means of flat buffers: of pseudo-gradients in a round (method section 2) and of instances in a merge (section 6)."""
+"""Weighted means of flat buffers: of pseudo-gradients in a round, of instances in a merge (docs/mathematics.md, 2.2 and 6)."""
 
 import math
 from collections.abc import Sequence
@@ -45,8 +45,8 @@ def weighted_average(vectors: Sequence[torch.Tensor], weights: Sequence[float]) 
 
 
 def pseudo_gradient_statistics(own: torch.Tensor, averaged: torch.Tensor) -> PseudoGradientStatistics:
-    """Return the squared norms and the inner product of the transmitted vector and the average, both [P] (method section 4.3,
-    option B), clamped to the range of a report."""
+    """Return the squared norms and the inner product of the transmitted vector and the average, both [P]
+    (docs/mathematics.md, 4.3), clamped to the range of a report."""
     return PseudoGradientStatistics(
         own_sqnorm=within_scalars(float(inner_product(own, own))),
         inner_product=within_scalars(float(inner_product(own, averaged))),
@@ -142,8 +142,8 @@ def part_statistics(own: torch.Tensor | None, averaged: torch.Tensor) -> tuple[f
 
 
 def statistics_of(parts: Sequence[tuple[float, float, float]]) -> PseudoGradientStatistics:
-    """Sum the three scalars of the parts to those of the whole vector (method section 4.3), clamped to the range of a report,
-    because a host whose training diverges still reports."""
+    """Sum the three scalars of the parts to those of the whole vector (docs/mathematics.md, 4.3), clamped to the range of a
+    report, because a host whose training diverges still reports."""
     own, inner, averaged = (within_scalars(_sum(column)) for column in zip(*parts, strict=True))
     return PseudoGradientStatistics(own_sqnorm=own, inner_product=inner, averaged_sqnorm=averaged)
 

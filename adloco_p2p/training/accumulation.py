@@ -18,9 +18,9 @@ def accumulate_gradient(
     """Set `shell.gradient` to the mean of the rows' gradients, whatever the size of the micro-batches.
 
     The loss of a row is the mean over its predicted tokens. A measured step compares two groups: the last micro-batch, and
-    those before it; a single micro-batch is split in two. Any split serves the estimates of method section 4.1 equally well:
-    with Gaussian noise their variance does not depend on it. Returns the sum of the token losses (fp64, on the device) and, of
-    a measured step, its noise. A second call starts over.
+    those before it; a single micro-batch is split in two. Any split serves the estimates equally well: with Gaussian noise
+    their variance does not depend on it (docs/mathematics.md, 4.2). Returns the sum of the token losses (fp64, on the device)
+    and, of a measured step, its noise. A second call starts over.
     """
     rows = rows.to(shell.device)
     num_samples = rows.num_samples

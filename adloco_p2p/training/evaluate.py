@@ -1,4 +1,4 @@
-"""The held-out loss of a model (method section 11)."""
+"""The held-out loss of a model (docs/mathematics.md, 10)."""
 
 import math
 

@@ -505,8 +505,8 @@ class HostedInstances(ABC):
         return Instance(outer, momentum=momentum, device=device, new_optimizer=self._new_optimizer)
 
     def _merge(self, merge: Merge) -> None:
-        """Set outer parameters and momentum of the target to the weighted means, and treat its inner optimizer by the rules of
-        method section 6."""
+        """Set outer parameters and momentum of the target to the weighted means, and treat its inner optimizer by the run's
+        rules (docs/mathematics.md, 6)."""
         rules = self._run.merge
         target = self._get(merge.target)
         taken = [(self._get(s), weight) for s, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0]

@@ -158,7 +158,7 @@ class Instance:
 
     def forget_moments(self) -> None:
         """Zero the inner optimizer's state, which belongs to parameters that are gone, and warm the learning rate up again
-        (method section 6)."""
+        (docs/mathematics.md, 6 and 9.1)."""
         if self._waiting is not None:
             parameters, state, _ = self._waiting
             self._waiting = parameters, {name: tensor.zero_() for name, tensor in state.items()}, 0

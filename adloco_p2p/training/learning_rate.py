@@ -1,4 +1,4 @@
-"""The learning rate of an inner step: a pure function of the step's place in the run (method section 9)."""
+"""The learning rate of an inner step: a pure function of the step's place in the run (docs/mathematics.md, 9.1)."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Searches for the largest micro-batch that a device holds (method section 8)."""
+"""Searches for the largest micro-batch that a device holds (docs/mathematics.md, 8)."""
 
 from collections.abc import Callable, Set
 

@@ -1,9 +1,9 @@
-"""Estimates how many exchanges a run needs, and how many bytes they take (method section 12), for `adloco-peer plan`.
+"""Estimates how many exchanges a run needs, and how many bytes they take (docs/mathematics.md, 11), for `adloco-peer plan`.
 
 Everything here is derived under idealised assumptions (no client drift, the norm condition held at every inner step): it is an
-estimate to plan with, not the paper's theorem and not a measurement. Batches b are per worker, as in the method; N counts all
-samples, M workers, H inner steps per round. The method's K(N) of linear growth, 12 (a), needs a growth per round that nothing
-gives before a run; `growing_rounds` takes one that a run has shown.
+estimate to plan with, not the paper's theorem and not a measurement. Batches b are per worker; N counts all samples, M workers,
+H inner steps per round. K(N) of linear growth, case (a) there, needs a growth per round that nothing gives before a run;
+`growing_rounds` takes one that a run has shown.
 """
 
 from dataclasses import dataclass
@@ -38,18 +38,19 @@ class Workload:
 
 
 def constant_rounds(work: Workload) -> float:
-    """Return 12 (c): K(N) = N / (M H b0)."""
+    """Return K(N) = N / (M H b0), case (c) (docs/mathematics.md, 11.1)."""
     return work.batches_per_worker / work.initial_batch
 
 
 def geometric_rounds(work: Workload, *, ratio: float) -> float:
-    """Return 12 (b) for b_k = b0 gamma^k; `ratio` is gamma > 1."""
+    """Return K(N) for b_k = b0 gamma^k, case (b) (docs/mathematics.md, 11.1); `ratio` is gamma > 1."""
     assert ratio > 1
     return log(1 + work.batches_per_worker * (ratio - 1) / work.initial_batch) / log(ratio)
 
 
 def capped_geometric_rounds(work: Workload, *, ratio: float, largest_batch: float) -> float:
-    """Return 12 (d): geometric growth up to `largest_batch` per worker, linear in N from there."""
+    """Return K(N) for geometric growth up to `largest_batch` per worker, linear in N from there: case (d)
+    (docs/mathematics.md, 11.1)."""
     assert ratio > 1 and largest_batch >= work.initial_batch
     growing_rounds = ceil(log(largest_batch / work.initial_batch) / log(ratio))
     growing_batches = work.initial_batch * (ratio**growing_rounds - 1) / (ratio - 1)

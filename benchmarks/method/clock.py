@@ -63,7 +63,7 @@ class Islands:
 
 
 def transferred(payload_bytes: float, num_hosts: int) -> float:
-    """Return the bytes per host and direction of an all-reduce: 2 (n - 1) / n times the vector (method section 12)."""
+    """Return the bytes per host and direction of an all-reduce: 2 (n - 1) / n times the vector (docs/mathematics.md, 11.2)."""
     return 2 * (num_hosts - 1) / num_hosts * payload_bytes
 
 

@@ -95,12 +95,17 @@ def at_loss(curve: Sequence[Sequence[float]], target: float, column: int) -> flo
 
 
 def at_samples(curve: Sequence[Sequence[float]], samples: float) -> float:
-    """Return the loss after so many samples, linear between two measurements; beyond the curve, the loss at its end."""
-    if samples <= curve[0][SAMPLES]:
+    """Return the loss after so many samples; see `at_cost`."""
+    return at_cost(curve, samples, SAMPLES)
+
+
+def at_cost(curve: Sequence[Sequence[float]], cost: float, column: int) -> float:
+    """Return the loss at this cost, linear between two measurements; beyond the curve, the loss at its end."""
+    if cost <= curve[0][column]:
         return curve[0][LOSS]
     for before, after in pairwise(curve):
-        if samples <= after[SAMPLES]:
-            part = (samples - before[SAMPLES]) / (after[SAMPLES] - before[SAMPLES])
+        if cost <= after[column]:
+            part = (cost - before[column]) / (after[column] - before[column])
             return before[LOSS] + part * (after[LOSS] - before[LOSS])
     return curve[-1][LOSS]
 

@@ -96,16 +96,21 @@ def _cost_at(curve: Sequence[Sequence[float]], samples: float, column: int) -> f
     return at_samples([[point[SAMPLES], *point[1:LOSS], point[column]] for point in curve], samples)
 
 
+def mean_curve(records: Sequence[Record], column: int, *, unit: float) -> tuple[list[float], list[float]]:
+    """Return costs, in units, and losses: means over the records at equal samples."""
+    curves = [with_end(record) for record in records]
+    total = records[0]["samples"]
+    grid = [total * (step + 2) / (GRID + 1) for step in range(GRID)]
+    costs = [sum(_cost_at(curve, at, column) for curve in curves) / len(curves) * unit for at in grid]
+    return costs, [sum(at_samples(curve, at) for curve in curves) / len(curves) for at in grid]
+
+
 def plot_unequal(rows: Mapping[str, Sequence[Record]], seconds: int, path: Path) -> None:
     """Plot held-out loss against the time of the clock, one line per row (its first seed's times, the mean of the losses)."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     panel = figure.subplots()
     for name, records in rows.items():
-        curves = [with_end(record) for record in records]
-        total = records[0]["samples"]
-        grid = [total * (step + 2) / (GRID + 1) for step in range(GRID)]
-        times = [sum(_cost_at(curve, at, seconds) for curve in curves) / len(curves) / 3600 for at in grid]
-        losses = [sum(at_samples(curve, at) for curve in curves) / len(curves) for at in grid]
+        times, losses = mean_curve(records, seconds, unit=1 / 3600)
         panel.plot(times, losses, linewidth=1.1, label=name)
     panel.set_xlabel("hours of the emulated clock")
     panel.set_ylabel("held-out loss, nats per byte")

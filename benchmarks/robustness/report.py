@@ -108,15 +108,15 @@ def attack_table(records: Records, columns: Mapping[str, Cell]) -> list[str]:
 
 def honest_table(records: Records) -> list[str]:
     """How near honest hosts come to being left out, and to being copies, where nobody lies."""
-    nearness = ("least agreement over the median one", "least distance over the usual one")
+    nearness = ("least median cosine over the median host's", "least distance over the usual one")
     lines = _head(["swarm", "rounds", *nearness, "honest hosts left out"])
     for name, cell in SWARMS.items():
         some = records.of(replace(cell, rule="robust"))
-        agreements = [ratio for record in some for ratio in record["least_ratio"]]
+        ratios = [ratio for record in some for ratio in record["least_ratio"]]
         distances = [ratio for record in some for ratio in record["nearest"]]
         if some:
             out = sum(len(hosts) for record in some for hosts in record["left_out"])
-            lines.append(_row([name, f"{len(agreements)}", f"{min(agreements):.2f}", f"{min(distances):.2f}", f"{out}"]))
+            lines.append(_row([name, f"{len(ratios)}", f"{min(ratios):.2f}", f"{min(distances):.2f}", f"{out}"]))
     return lines
 
 

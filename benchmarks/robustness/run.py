@@ -16,7 +16,7 @@ from adloco_p2p.data.packing import Rows, TokenRows
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.registry import rule_named
-from adloco_p2p.numerics.aggregation.robust import agreements, cosines, distances_beside_usual
+from adloco_p2p.numerics.aggregation.robust import cosines, distances_beside_usual, median_cosines
 from adloco_p2p.numerics.aggregation.rule import Decision
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.codecs import codec_named
@@ -89,7 +89,7 @@ class Swarm:
         self.left_out: list[tuple[int, ...]] = []
         """Per round, the hosts that the rule left out."""
         self.least_ratio: list[float] = []
-        """Per round, the least agreement of an honest host with the others, over the median one."""
+        """Per round, the least median cosine of an honest host, over that of the median host."""
         self.nearest: list[float] = []
         """Per round, the least distance of two honest hosts, over the one to most others."""
         self.liars_part: list[float] = []
@@ -137,7 +137,7 @@ class Swarm:
         hosts, ones = range(self._num_hosts), [1] * self._num_hosts
         decoded = [self._codec.decode(self._codec.encode(vector)).numpy() for vector in sent]
         between = cosines(summed_gram([partial_gram(decoded)], self._num_hosts))
-        found = agreements(between, ones, hosts)
+        found = median_cosines(between, ones, hosts)
         middle = upper_weighted_median(found, ones)
         self.left_out.append(decision.left_out)
         self.least_ratio.append(round(min(found[: self._num_honest]) / middle, 3) if middle > 0 else 0.0)

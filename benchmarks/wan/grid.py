@@ -16,7 +16,6 @@ in the same time. One cell takes two to five minutes.
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -25,27 +24,17 @@ from statistics import fmean
 from typing import Any
 
 from adloco_p2p.config.run_config import AVERAGING_PRESETS
-from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.method.report import keep_tables
 from benchmarks.method.store import RESULTS, Record, append_record
-from benchmarks.nodes import (
-    Event,
-    Member,
-    end,
-    end_on_sigterm,
-    llama,
-    problems_of,
-    write_document,
-    write_text,
-)
+from benchmarks.nodes import Event, Member, end_on_sigterm, llama, write_text
 from benchmarks.wan.course import Course
+from benchmarks.wan.founders import conduct
 from benchmarks.wan.grid_cell import DELAY_MS, PARAMETERS, PEERS, STEP_SAMPLES, STEP_SECONDS, STEP_TOKENS, Cell
 from benchmarks.wan.grid_tables import bytes_table, calculated, shown, utilisation_table
-from benchmarks.wan.lab import Laboratory, Link, begin_in
+from benchmarks.wan.lab import Link
 
 SETTLED = 3
 """Rounds until streams have grown their windows and the plans know the links."""
-LOOK_SECONDS = 0.25
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 30
 """The fewest and the most rounds of a cell that are counted."""
 QUEUE_KB = 512.0
@@ -65,13 +54,13 @@ def architecture(values: float) -> dict[str, Any]:
     return llama(width=width, layers=layers, heads=width // 64, intermediate=round(intermediate / (3 * width)))
 
 
-def write_run(folder: Path, cell: Cell, *, rounds: int, founders: Sequence[str]) -> Path:
+def document_of(folder: Path, cell: Cell, *, rounds: int) -> dict[str, Any]:
+    """Return the configuration of a run, after writing its text into the folder."""
     batch = PEERS * STEP_SAMPLES
     momentum = {} if cell.preset == "sparse" else {"momentum": 0.5}  # plain SGD belongs to that preset
-    document = {
+    return {
         "name": cell.name,
         "mode": "diloco",
-        "founders": list(founders),
         "model": {"architecture": architecture(PARAMETERS / cell.scale)},
         "data": {"source": "text", "path": str(write_text(folder)), "sequence_length": 32, "heldout_fraction": 0.1},
         "outer": {**momentum, "overlap": cell.overlap},
@@ -82,44 +71,25 @@ def write_run(folder: Path, cell: Cell, *, rounds: int, founders: Sequence[str])
         "evaluation": {"rows": 2, "period_rounds": 0},
         "admission": {"kind": "open", "probation_rounds": 0},
     }
-    return write_document(folder, document)
-
-
-def begin_peer(lab: Laboratory, out: Path, host: str, *arguments: object) -> Member:
-    settings = ["checkpoint_period_rounds=1000", f"max_micro_batch={STEP_SAMPLES}"]
-    program = ("benchmarks.wan.grid_peer", STEP_SECONDS, dht_path(out, host))
-    return begin_in(lab, out, host, *arguments, program=program, settings=settings)
 
 
 def dht_path(out: Path, host: str) -> Path:
     return out / f"dht-{host}"
 
 
-def conduct(cell: Cell, out: Path, *, rounds: int, minutes: float) -> tuple[list[Member], Course]:
+def run_cell(cell: Cell, out: Path, *, rounds: int, minutes: float) -> tuple[list[Member], Course]:
     """Run all peers to the end of the run. Raises SystemExit where one fails, or is late."""
     out.mkdir(parents=True)
-    course, deadline, rate = Course(), time.monotonic() + 60 * minutes, cell.mbit / cell.scale
+    rate = cell.mbit / cell.scale
     like = Link(name="", up_mbit=rate, down_mbit=rate, delay_ms=DELAY_MS, queue_kb=QUEUE_KB / cell.scale)
-    hosts = [f"peer-{number}" for number in range(PEERS)]
-    names = []
-    for host in hosts[1:]:
-        (out / host).mkdir()
-        names.append(Identity.load_or_create(out / host / "identity.key").peer_id)
-    config = write_run(out, cell, rounds=rounds, founders=names)
-    with Laboratory([replace(like, name=host) for host in hosts]) as lab:
-        members = [begin_peer(lab, out, lab.hosts[0], "start", config)]
-        try:
-            join = ("join", "--initial-peers", *members[0].addresses(deadline=deadline))
-            members += [begin_peer(lab, out, host, *join) for host in lab.hosts[1:]]
-            while any(member.is_alive for member in members) and time.monotonic() < deadline:
-                course.look(lab)
-                time.sleep(LOOK_SECONDS)
-            problems = problems_of(members, minutes=minutes)
-        finally:
-            end(members, seconds=5.0)
-    if problems:
-        sys.exit(f"{cell.name}: {'; '.join(problems)}; see {out}")
-    return members, course
+    return conduct(
+        [replace(like, name=f"peer-{number}") for number in range(PEERS)],
+        out,
+        document_of(out, cell, rounds=rounds),
+        program=lambda host: ("benchmarks.wan.grid_peer", STEP_SECONDS, dht_path(out, host)),
+        settings=["checkpoint_period_rounds=1000", f"max_micro_batch={STEP_SAMPLES}"],
+        minutes=minutes,
+    )
 
 
 # --- what it shows --------------------------------------------------------------------------------------------------------
@@ -164,7 +134,7 @@ def read_dht(path: Path) -> list[tuple[float, int, int]]:
 
 
 def measure(cell: Cell, out: Path, *, rounds: int, minutes: float) -> Record:
-    members, course = conduct(cell, out, rounds=rounds, minutes=minutes)
+    members, course = run_cell(cell, out, rounds=rounds, minutes=minutes)
     told = {member.name: member.events() for member in members}
     peers = [measured_peer(told[host], read_dht(dht_path(out, host)), course, host) for host in told]
     ended = [rounds_of(events) for events in told.values()]

@@ -30,8 +30,9 @@ from adloco_p2p.swarm.p2p.identity import Identity
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import keep_tables
 from benchmarks.method.store import RESULTS, Record, append_record
-from benchmarks.nodes import Event, Member, end, end_on_sigterm, llama, write_document
+from benchmarks.nodes import Event, Member, began, end, end_on_sigterm, write_document
 from benchmarks.wan.course import Course
+from benchmarks.wan.founders import LENGTH, SMALL_RUN
 from benchmarks.wan.lab import Border, Laboratory, Link, begin_in
 
 KEPT = RESULTS / "islands_real.jsonl.gz"
@@ -41,8 +42,6 @@ HOSTS = 2
 """Hosts of an island."""
 BATCH = 2
 """Samples of a host per inner step."""
-LENGTH = 64
-"""Tokens of a sample."""
 INSIDE_MBIT, BORDER_MBIT = 200.0, 20.0
 INSIDE_DELAY_MS, BORDER_DELAY_MS = 0.5, 25.0
 QUEUE_KB = 512.0
@@ -87,20 +86,16 @@ PRINTED = ("load", "busy", "late", "failed_attempts", "crossed", "merges")
 def document_of(way: Way, founders: Sequence[str], seed: int) -> dict[str, Any]:
     batch = BATCH * HOSTS * way.islands // way.instances
     return {
+        **SMALL_RUN,
         "name": "islands",
         "seed": seed,
         "founders": list(founders),
-        "model": {"architecture": llama(width=96, layers=2, heads=3, intermediate=256)},
-        "data": {"sequence_length": LENGTH},
         "inner": {"learning_rate": 3e-3, "warmup_steps": 64, "schedule": "constant"},
         "outer": {"momentum": way.momentum, "state": "mixed"},
         "work": {"inner_steps": way.inner_steps, "rounds": 100_000, "share": "equal", "link_tolerance": None},
         "instances": {"count": way.instances, "start": "same"},
         "batch": {"initial_batch": batch, "max_batch": batch, "test": "constant"},
-        "merge": {"policy": "none"},
-        "averaging": {"codec": "int8", "aggregation": "mean"},
         "evaluation": {"rows": 64, "seed": 0, "period_rounds": max(1, EVALUATED_STEPS // way.inner_steps)},
-        "admission": {"kind": "open", "probation_rounds": 0},
     }
 
 
@@ -164,11 +159,6 @@ def conduct(way: Way, out: Path, arguments: argparse.Namespace, seed: int) -> tu
 
 
 # --- what it shows --------------------------------------------------------------------------------------------------------
-
-
-def began(event: Event) -> float:
-    """Return the instant at which the round of the event began to compute, in unix seconds."""
-    return float(event["time"] - sum(event["seconds"].values()))
 
 
 def measure(way: Way, out: Path, arguments: argparse.Namespace, seed: int) -> Record:

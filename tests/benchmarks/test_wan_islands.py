@@ -15,14 +15,14 @@ from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.numerics import digest
 from adloco_p2p.runtime.adapters import plan_rule
 from benchmarks.method.store import records_by_key
-from benchmarks.nodes import Event, write_document
+from benchmarks.nodes import Event, began, write_document
 from benchmarks.wan import islands
+from benchmarks.wan.founders import LENGTH
 from benchmarks.wan.islands import (
     HOSTS,
     WAYS,
     Way,
     average_seconds,
-    began,
     curve_of,
     document_of,
     loss_at,
@@ -87,7 +87,7 @@ def test_a_border_needs_every_host_on_one_island() -> None:
 
 def event(number: int, ended: float, loss: float | None = None, *, instance: int = 0) -> Event:
     seconds = {"training": 2.0, "averaging": 1.0}
-    done = {"round": number, "instance": instance, "tokens": 16 * islands.BATCH * islands.LENGTH, "is_void": False}
+    done = {"round": number, "instance": instance, "tokens": 16 * islands.BATCH * LENGTH, "is_void": False}
     return {"event": "round", "time": ended, "heldout_loss": loss, "seconds": seconds, **done}
 
 

@@ -54,6 +54,28 @@ def test_adloco_brings_what_docs_results_found_best(tmp_path: Path) -> None:
     assert (value.instances.count, value.work.inner_steps, value.outer.momentum) == (1, 32, 0.5)
 
 
+@pytest.mark.parametrize("mode", ["adloco", "diloco", "localsgd"])
+def test_gains_of_norms_do_not_decay_in_any_mode(tmp_path: Path, mode: str) -> None:
+    assert from_text(tmp_path, f"mode: {mode}").value.inner.decayed == "matrices"
+    assert from_text(tmp_path, f"mode: {mode}\ninner: {{decayed: all}}").value.inner.decayed == "all"
+
+
+@pytest.mark.parametrize(
+    ("batch", "largest"),
+    [
+        ("{}", 12),
+        ("{initial_batch: 256}", 768),
+        ("{initial_batch: 8, test: schedule}", 24),
+        ("{initial_batch: 8, max_batch: 64}", 64),
+        ("{initial_batch: 8, test: constant}", 4096),
+    ],
+)
+def test_a_batch_grows_to_three_times_its_start_unless_the_author_states_another_cap(
+    tmp_path: Path, batch: str, largest: int
+) -> None:
+    assert from_text(tmp_path, f"batch: {batch}").value.batch.max_batch == largest
+
+
 def test_the_later_layer_wins_and_is_named(tmp_path: Path) -> None:
     path = file(tmp_path, "mode: diloco\nseed: 5\nwork:\n  inner_steps: 64\n  rounds: 9\n")
     loaded = load_run(path, ["work.rounds=12", "batch.initial_batch=8"])

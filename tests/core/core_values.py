@@ -16,7 +16,7 @@ RUN = Digest("a" * 64)
 STATE = Digest("b" * 64)
 
 ACCEPTANCE_VECTORS: tuple[Vector, ...] = ((1, 2, -1), (2, 1, 0), (0, 1, 1), (3, 0, 2))
-"""Method section 13."""
+"""See docs/mathematics.md, 12 A."""
 
 
 def peer(index: int) -> PeerId:

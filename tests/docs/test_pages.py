@@ -1,5 +1,5 @@
-"""Paths and names in backticks exist in the tree, the picture of the rooms shows the import contracts, and the pages use the
-words of the glossary."""
+"""Paths, names and cited sections exist, the picture of the rooms shows the import contracts, and pages use the words of the
+glossary."""
 
 import re
 import tomllib
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_tidy import GENERATED, PACKAGE, PROJECT, REPOSITORY, SCRIPTS, SOURCES, modules_of
+from tests.test_tidy import GENERATED, PACKAGE, PROJECT, PROSE, REPOSITORY, SCRIPTS, SOURCES, modules_of
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "peers").glob("*.md")])
 GENERATED_PAGE = REPOSITORY / "docs" / "errors.md"
@@ -33,6 +33,13 @@ OLD_WORDS = re.compile(
 )
 RELATIVE_SUBJECT = re.compile(r"(?:^|[.:;]\s+|\n\n|\n- |\| )(?:\*\*)?((?:Who|Whoever|Whom|What)\b[^.?|]*[.|])")
 """A sentence that opens with a relative pronoun and does not end with a question mark."""
+MATHEMATICS = REPOSITORY / "docs" / "mathematics.md"
+_SECTION = r"\d+(?:\.\d+)?(?: [A-Z]\b)?"
+CITED = re.compile(rf"mathematics\.md`?, ({_SECTION}(?:(?:, | and ){_SECTION})*)")
+"""The sections that a text cites, as in "(docs/mathematics.md, 3, 4.1 and 12 A)"."""
+UNWRAPPED = re.compile(r"\s*\n\s*(?:# )?")
+OF_NO_PAGE = re.compile(r"\b(?:methods?|design) (?:sections?\b|\d+(?:\.\d)?)", re.IGNORECASE)
+"""Citations of documents that the repository does not have."""
 PICTURE = re.compile(r"<!-- picture of the contracts: .*? -->\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -125,6 +132,35 @@ def test_no_sentence_begins_with_a_free_relative(page: Path) -> None:
 def test_a_free_relative_is_noticed_and_a_question_is_not() -> None:
     page = "Who decides? It ended. What is left\nis work. A host that votes, votes once.\n\nWhoever votes abstains.\n"
     assert RELATIVE_SUBJECT.findall(page) == ["What is left\nis work.", "Whoever votes abstains."]
+
+
+def sections_of_mathematics() -> set[str]:
+    page = MATHEMATICS.read_text()
+    numbered = re.findall(r"^##+ (\d+(?:\.\d+)?) ", page, re.MULTILINE)
+    return {*numbered, *(f"12 {letter}" for letter in re.findall(r"^- \*\*([A-Z])\*\*", page, re.MULTILINE))}
+
+
+def lost_citations(text: str) -> list[str]:
+    """The sections that the text cites and no page has."""
+    line, known = UNWRAPPED.sub(" ", text), sections_of_mathematics()
+    cited = [section for sections in CITED.findall(line) for section in re.findall(_SECTION, sections)]
+    return [section for section in cited if section not in known] + OF_NO_PAGE.findall(line)
+
+
+def test_sections_that_code_and_pages_cite_exist() -> None:
+    found = {shown(path): lost_citations(path.read_text()) for path in [*SOURCES, *SCRIPTS, *PROSE]}
+    assert not {path: lost for path, lost in found.items() if lost}
+
+
+def test_a_citation_of_a_section_that_is_gone_is_noticed() -> None:
+    def cited(sections: str) -> list[str]:
+        return lost_citations(f"Noise (docs/mathematics.md, {sections}), averaged over 7 steps.")
+
+    assert cited("4.2") == cited("3, 4.1\n    and 12 A") == cited("4.3\n# and 4.4") == []
+    assert cited("4.9") == ["4.9"] and cited("4.1, 13\n    and 12 Z") == ["13", "12 Z"]
+    what, part = "method", "section"
+    old = lost_citations(f"See {what}\n    {part}s 3.3 and 4, {what} 4.2 and design\n{part} 4.")
+    assert old == [f"{what} {part}s", f"{what} 4.2", f"design {part}"]
 
 
 def picture() -> dict[str, list[frozenset[str]]]:

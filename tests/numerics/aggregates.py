@@ -36,7 +36,7 @@ def cosine(left: np.ndarray, right: np.ndarray) -> float:
 
 
 def robust(
-    vectors: np.ndarray, weights: Sequence[int], steps: Sequence[int], least_agreement: float = 0.1
+    vectors: np.ndarray, weights: Sequence[int], steps: Sequence[int], least_cosine: float = 0.1
 ) -> tuple[np.ndarray, set[int], float]:
     """The average, who was left out, and how near the nearest comparison was to the other answer."""
     short, kept, margin = clipped(vectors, weights, steps), set(range(len(vectors))), 1.0
@@ -48,10 +48,10 @@ def robust(
                 lower_median([cosine(vector, vectors[j]) for j in others], [weights[j] for j in others]) if others else 1.0
             )
         middle = upper_median([found[host] for host in sorted(kept)], [weights[host] for host in sorted(kept)])
-        margin = min(margin, abs(middle), *(abs(one - least_agreement * middle) for one in found))
+        margin = min(margin, abs(middle), *(abs(one - least_cosine * middle) for one in found))
         if middle <= 0:
             break
-        kept = {host for host, one in enumerate(found) if one >= least_agreement * middle}
+        kept = {host for host, one in enumerate(found) if one >= least_cosine * middle}
         ranked = sorted(range(len(vectors)), key=lambda host: (-found[host], host))
         while sum(weights[host] for host in kept) < sum(weights) / 2:
             last = ranked[len(kept)]

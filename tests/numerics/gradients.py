@@ -1,4 +1,4 @@
-"""The estimators of method sections 3.3 and 4.1 from whole gradients: what the product's scalars are checked against."""
+"""The estimators from whole gradients (docs/mathematics.md, 4.1): what the product's scalars are checked against."""
 
 from collections.abc import Sequence
 

@@ -156,7 +156,7 @@ def test_nobody_is_left_out_where_the_hosts_agree_on_nothing() -> None:
 
 def test_half_are_kept_where_nobody_passes_the_bar() -> None:
     """A bar that nobody passes."""
-    decision = decide(Robust(least_agreement=2.0), [[1, 0], [1, 1], [1, 2], [1, 3]])
+    decision = decide(Robust(least_cosine=2.0), [[1, 0], [1, 1], [1, 2], [1, 3]])
     assert len(decision.kept) == 2
 
 
@@ -202,11 +202,11 @@ def test_clip_is_clipping(swarm: tuple[np.ndarray, list[int], list[int]]) -> Non
 
 
 @given(swarms(), st.sampled_from([0.1, 0.3]))
-def test_robust_is_leaving_out(swarm: tuple[np.ndarray, list[int], list[int]], least_agreement: float) -> None:
+def test_robust_is_leaving_out(swarm: tuple[np.ndarray, list[int], list[int]], least_cosine: float) -> None:
     vectors, weights, steps = swarm
-    expected, left_out, margin = aggregates.robust(vectors, weights, steps, least_agreement)
+    expected, left_out, margin = aggregates.robust(vectors, weights, steps, least_cosine)
     assume(margin > 1e-9)
-    decision = decide(Robust(least_agreement=least_agreement), vectors, weights, steps)
+    decision = decide(Robust(least_cosine=least_cosine), vectors, weights, steps)
     assert set(decision.left_out) == left_out
     close(average(decision, vectors), expected, vectors, 1e-12)
 

@@ -1,4 +1,4 @@
-"""Gradient noise: the acceptance numbers of the method, identities, and freedom from bias on a model whose noise is known."""
+"""Gradient noise: worked numbers, identities, and freedom from bias on a model whose noise is known."""
 
 import math
 from math import inf
@@ -17,7 +17,7 @@ ACCEPTANCE = [torch.tensor(values) for values in ([1.0, 2, -1], [2.0, 1, 0], [0.
 
 
 def test_acceptance_a_equal_batches() -> None:
-    """Method section 13 A: b = 8, M = 4."""
+    """b = 8, M = 4 (docs/mathematics.md, 12 A)."""
     noise = gradient_noise(ACCEPTANCE, [8, 8, 8, 8])
     assert noise.mean_sqnorm == pytest.approx(3.5, abs=1e-12)
     assert noise.covariance_trace == pytest.approx(32.0, abs=1e-12)
@@ -28,7 +28,7 @@ def test_acceptance_a_equal_batches() -> None:
 
 
 def test_acceptance_a_requests() -> None:
-    """The T column of section 13 follows from the per-sample forms: T = trace / (M eta^2 V), and so on."""
+    """The column T of docs/mathematics.md, 12 A, follows from the per-sample forms: T = trace / (M eta^2 V), and so on."""
     noise = gradient_noise(ACCEPTANCE, [8] * 4)
     assert noise.covariance_trace / (4 * 0.8**2 * noise.mean_sqnorm) == pytest.approx(3.571429, abs=1e-6)
     assert noise.covariance_trace / (4 * 0.1**2 * noise.true_sqnorm) == pytest.approx(320.0, abs=1e-6)
@@ -37,7 +37,7 @@ def test_acceptance_a_requests() -> None:
 
 
 def test_unequal_batches_follow_the_formula() -> None:
-    """Method section 4.1 with b = (3, 5), by hand: gbar = (18, -4) / 8 and sum b norm2 = 3 * 5 + 5 * 13."""
+    """b = (3, 5) (docs/mathematics.md, 12 B): gbar = (18, -4) / 8 and sum b norm2 = 3 * 5 + 5 * 13."""
     noise = gradient_noise([torch.tensor([1.0, 2.0]), torch.tensor([3.0, -2.0])], [3, 5])
     gbar = torch.tensor([18.0, -4.0]) / 8
     v = float(gbar @ gbar)

@@ -1,4 +1,4 @@
-"""The outer step: acceptance H, and torch's own optimizer as the independent version."""
+"""The outer step: worked numbers, and torch's own optimizer as the independent version."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from adloco_p2p.training.hosted_instances import STATE_DTYPES
     [("nesterov", 0.7, (0.867, 0.7438)), ("sgd", 0.5, (0.95, 0.925)), ("average", 0.5, (0.9, 0.85))],
 )
 def test_acceptance_h(kind: str, learning_rate: float, expected: tuple[float, float]) -> None:
-    """Method section 13 H: x0 = 1, Delta = 0.1 then 0.05."""
+    """x0 = 1, averages of 0.1, then 0.05 (docs/mathematics.md, 12 H)."""
     outer, momentum = torch.ones(1), torch.zeros(1)
     for delta, value in zip((0.1, 0.05), expected, strict=True):
         outer_step_(outer, momentum, torch.tensor([delta]), kind=kind, learning_rate=learning_rate, momentum_factor=0.9)  # type: ignore[arg-type]

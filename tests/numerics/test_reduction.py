@@ -1,4 +1,4 @@
-"""Weighted means: acceptance F, exactness, and order."""
+"""Weighted means: worked numbers, exactness, and order."""
 
 from fractions import Fraction
 
@@ -10,7 +10,7 @@ from adloco_p2p.numerics.reduction import weighted_average
 
 @pytest.mark.parametrize(("weights", "expected"), [((3, 5), (3.5, -0.5)), ((6, 5), (2.818182, 0.181818))])
 def test_acceptance_f(weights: tuple[int, int], expected: tuple[float, float]) -> None:
-    """Method section 13 F, the paper's weights and those of the public code."""
+    """The paper's weights and those of the public code (docs/mathematics.md, 12 F)."""
     merged = weighted_average([torch.tensor([1.0, 2.0]), torch.tensor([5.0, -2.0])], weights)
     assert merged.tolist() == pytest.approx(expected, abs=1e-6)
 

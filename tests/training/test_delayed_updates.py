@@ -91,7 +91,7 @@ def test_an_eager_start_with_momentum_by_hand(moves: list[float]) -> None:
 
 
 def test_nesterov_delayed_by_hand(moves: list[float]) -> None:
-    """Method section 13 H: 1 -> 0.867 -> 0.7438, whenever the steps come."""
+    """1 -> 0.867 -> 0.7438 (docs/mathematics.md, 12 H), whenever the steps come."""
     moves += [0.1, 0.05]
     peer = at_one(NESTEROV)
     trains(peer, 0)

@@ -1,4 +1,4 @@
-"""The estimates of method section 12 against its table."""
+"""The estimates against worked numbers (docs/mathematics.md, 11 and 12 K)."""
 
 from dataclasses import replace
 from math import ceil, inf
@@ -38,8 +38,8 @@ def test_a_cap_that_is_not_reached_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("growth", "rounds"), [(1.0, 96.561231), (4.0, 49.502500)])
-def test_linear_growth_against_the_table_of_the_method(growth: float, rounds: float) -> None:
-    """12 (a), in samples of a round of 4 workers and 50 inner steps."""
+def test_linear_growth_against_the_formula(growth: float, rounds: float) -> None:
+    """Case (a) of docs/mathematics.md, 11.1, in samples of a round of 4 workers and 50 inner steps."""
     assert growing_rounds(1e6, per_round=800, growth=growth * 200, most_per_round=inf) == ceil(rounds)
 
 
@@ -60,7 +60,7 @@ def test_bytes_of_a_ring_all_reduce(width: float, gigabytes: float, seconds: flo
 def test_bounds_without_a_growth_that_nobody_measured() -> None:
     """A constant batch is the most; the fewest is what growth cap and largest batch allow."""
     most, fewest = bounds(WORK, LINK, growth_cap=1.1, max_batch=256)
-    assert (most.rounds, fewest.rounds) == (1250, 98)  # 12 (c) and (d)
+    assert (most.rounds, fewest.rounds) == (1250, 98)  # cases (c) and (d)
     assert most.bytes_per_peer == pytest.approx(1250 * 1.8e9)
     assert fewest.transfer_seconds == pytest.approx(98 * 144)
     assert {most.basis, fewest.basis} == {"derived"}

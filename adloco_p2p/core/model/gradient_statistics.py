@@ -1,6 +1,6 @@
 """Scalars about gradients and pseudo-gradients: what hosts measure and report, what plans pool, and the tests that use them.
 
-The estimators of method sections 3.3, 4.1 and 4.2 are arithmetic on inner products, which hosts take of halves of a batch.
+The estimators (docs/mathematics.md, 4.1 and 4.2) are arithmetic on inner products, which hosts take of halves of a batch.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ BatchTest = Literal["constant", "schedule", "norm", "inner_product", "augmented"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfBatchStatistics:
-    """Gradient noise measured inside one host, from two halves of an inner step's batch (method section 4.2), averaged
+    """Gradient noise measured inside one host, from two halves of an inner step's batch (docs/mathematics.md, 4.2), averaged
     over the `num_steps` inner steps that were measured. `batch_samples` is this host's batch per inner step."""
 
     num_steps: PositiveCount
@@ -34,7 +34,7 @@ class HalfBatchStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PseudoGradientStatistics:
-    """Three scalars of one host about the vector it transmitted and the average it received (method section 4.3)."""
+    """Three scalars of one host about the vector it transmitted and the average it received (docs/mathematics.md, 4.3)."""
 
     own_sqnorm: NonNegative
     """norm2(Delta_m) of the transmitted vector."""
@@ -73,7 +73,7 @@ def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[i
     ips = [float_sum(b * g for b, g in zip(samples, row, strict=True)) / total for row in products]
     mean_sqnorm = max(0.0, float_sum(b * ip for b, ip in zip(samples, ips, strict=True)) / total)
     norms = [products[m][m] for m in range(num_groups)]
-    # the sum of b_m norm2(g_m - gbar), which is the difference of sums of method section 4.1
+    # the sum of b_m norm2(g_m - gbar) (docs/mathematics.md, 4.1)
     spread = float_sum(b * (norm - 2 * ip + mean_sqnorm) for b, norm, ip in zip(samples, norms, ips, strict=True))
     trace = max(0.0, spread / (num_groups - 1))
     inner_variance = float_sum(b * (ip - mean_sqnorm) ** 2 for b, ip in zip(samples, ips, strict=True)) / (num_groups - 1)
@@ -85,13 +85,13 @@ def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[i
         true_sqnorm=mean_sqnorm - trace / total,
         mean_sqnorm=mean_sqnorm,
         inner_variance=inner_variance,
-        orthogonal_trace=max(0.0, trace - along),  # identity of method section 3.3
+        orthogonal_trace=max(0.0, trace - along),  # the identity of docs/mathematics.md, 3.3
     )
 
 
 def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]]]) -> HalfBatchStatistics | None:
-    """The mean over the measured inner steps (method section 4.2 with J = 2, unequal halves as in 4.1), clamped to the range of
-    a report.
+    """The mean over the measured inner steps, whose halves may be unequal (docs/mathematics.md, 4.1 and 4.2), clamped to the
+    range of a report.
 
     Each step gives its `half_products` and the samples of its two halves. None where no step was measured.
     """

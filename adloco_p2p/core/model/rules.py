@@ -24,7 +24,7 @@ PositiveFloat = Annotated[float, Gt(0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRules:
-    """How the global batch of an instance is chosen (method sections 3 and 4)."""
+    """How the global batch of an instance is chosen (docs/mathematics.md, 3, 4 and 9.3)."""
 
     test: BatchTest = "norm"
     """The condition that the batch must satisfy. `constant` never changes the batch; `schedule` reads no statistics and follows
@@ -71,7 +71,7 @@ class BatchRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchRules:
-    """When gradient accumulation switches on (method section 5)."""
+    """When gradient accumulation switches on (docs/mathematics.md, 5)."""
 
     policy: Literal["exact", "paper", "always", "never"] = "exact"
     """`paper` and `exact`: three regions; `always`: accumulate as soon as the request does not fit; `never`: one pass only."""
@@ -81,7 +81,7 @@ class SwitchRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRules:
-    """When and how instances become one (method section 6)."""
+    """When and how instances become one (docs/mathematics.md, 6)."""
 
     policy: Literal["none", "worst_with_worst", "best_with_worst", "worst_group"] = "worst_with_worst"
     """Which instances merge: the two with the smallest requests, the smallest into the largest, or the `group_size`
@@ -110,7 +110,7 @@ class MergeRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRules:
-    """Multi-instance training (method sections 2 and 18)."""
+    """Multi-instance training (docs/mathematics.md, 2 and 6)."""
 
     count: PositiveInt = 3
     """Number of instances k after the start or the fork."""
@@ -126,7 +126,7 @@ class InstanceRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRules:
-    """How the work of a round is cut (design section 4)."""
+    """How the work of a round is cut (docs/mathematics.md, 7)."""
 
     inner_steps: PositiveInt = 32
     """H: optimizer steps per outer round, never micro-batches."""

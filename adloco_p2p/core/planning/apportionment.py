@@ -1,5 +1,5 @@
-"""Apportionment by largest remainder: hosts over instances, and a batch over the hosts of an instance (method section 7, design
-section 4)."""
+"""Apportionment by largest remainder: hosts over instances, and a batch over the hosts of an instance
+(docs/mathematics.md, 7)."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, fsum

@@ -1,8 +1,8 @@
-"""From the scalars of a round to gradient noise and the requested batch (method sections 3 and 4). Pure arithmetic on what
+"""From the scalars of a round to gradient noise and the requested batch (docs/mathematics.md, 3 and 4). Pure arithmetic on what
 hosts report.
 
-There are two statistics. The pseudo-gradient form (4.3 B) compares what the hosts transmitted with the average that they
-received; the micro-batch form (4.2 within one host) compares the two halves of a batch. Both become a `NoiseSample` about the
+There are two statistics. The pseudo-gradient form (4.3) compares what the hosts transmitted with the average that they
+received; the micro-batch form (4.2) compares the two halves of a batch inside a host. Both become a `NoiseSample` about the
 mean over the whole effective batch, so one formula serves both: requested batch = batch * noise / (eta^2 * signal).
 
 Reports are claims of strangers. The effect of one liar among four or more hosts is bounded; each bound is stated where it
@@ -80,9 +80,9 @@ def is_untestable(claims: Mapping[PeerId, InstanceReport]) -> bool:
 
 
 def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], limit: int, round: int) -> tuple[NoiseSample | None, str]:
-    """Pool method 4.2 within the hosts: a mean over hosts, weighted by measured steps. With four or more hosts the outer
-    quarters are left out, so that fewer than a quarter of the hosts cannot move the mean beyond the range of the honest
-    ones."""
+    """Pool the halves of all hosts (docs/mathematics.md, 4.2): a mean over hosts, weighted by measured steps. With four or more
+    hosts the outer quarters are left out, so that fewer than a quarter of the hosts cannot move the mean beyond the range of
+    the honest ones."""
     halves = [trained[peer].half_batch for peer in sorted(trained)]
     measured = [half for half in halves if half is not None]
     if not measured:
@@ -179,8 +179,8 @@ def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: B
 
 
 def _norm_demand(window: Sequence[NoiseSample], rules: BatchRules) -> float | None:
-    """Return the demand of the norm test (methods 3.3 and 4.4): noise over V (naive), or over V minus noise with a lower
-    bound."""
+    """Return the demand of the norm test (docs/mathematics.md, 3.2 and 4.4): noise over V (naive), or over V minus noise with a
+    lower bound."""
     numerators = [s.batch_samples * s.noise for s in window]
     eta2 = rules.eta**2
     if rules.denominator == "naive":
@@ -204,8 +204,8 @@ def _ratio(numerators: Sequence[float], denominators: Sequence[float], rules: Ba
 
 def _level_factor(source: str, inner_steps: int, rules: BatchRules) -> float:
     """Return the factor from the level of the statistic to that of the run: the noise of one inner step is H times that of the
-    averaged update (4.3). Micro-batches that stand in for the pseudo-gradient are converted, too, so that a run whose rounds
-    alternate between the statistics does not change by a factor of H."""
+    averaged update (docs/mathematics.md, 3.2). Micro-batches that stand in for the pseudo-gradient are converted, too, so that
+    a run whose rounds alternate between the statistics does not change by a factor of H."""
     if source == "pseudo_gradient":
         return float(inner_steps) if rules.level == "inner" else 1.0
     stands_in = rules.statistic == "pseudo_gradient"

@@ -22,7 +22,7 @@ from adloco_p2p.core.planning.witnesses import Witnesses, had_work
 
 LEAST_TOLERANCE = 0.02
 """Least tolerance, in nats per token. Without liars no step raised the loss with float32, and the largest rise with `topk2` was
-0.0124, measured before and after on the same rows (docs/results.md, `The guard`)."""
+0.0124, measured before and after on the same rows (docs/results/robustness.md, The guard)."""
 RISE_FACTOR = 3.0
 """A rise of more than this many times the largest recent one is beyond what training shows by itself."""
 MOST_TOLERANCE = 0.1

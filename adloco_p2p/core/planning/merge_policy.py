@@ -1,4 +1,4 @@
-"""Which instances become one, with which weights, and whether the measured result is good enough (method section 6).
+"""Which instances become one, with which weights, and whether the measured result is good enough (docs/mathematics.md, 6).
 
 A merge is a value. A probe has the same form and is only measured; `judge` turns the measurements into the merge that is done.
 """

@@ -1,9 +1,10 @@
 """Gradient noise from the pseudo-gradients of one round, for hosts that did different numbers of inner steps on different
 batches.
 
-Method 4.3 B with n_m for b_m of 4.1, extended to unequal steps. The model: host m did h_m steps on n_m samples, its
-pseudo-gradient is D_m = h_m (g + x_m) with E norm2(x_m) = S / n_m, where g is the gradient and S the trace of the per-sample
-covariance, both in the metric of the inner optimizer. The average is A = sum of w_m D_m with w_m = n_m / N. With
+The estimator of docs/mathematics.md, 4.3: that of 4.1 with n_m for b_m, extended to unequal steps. The model: host m did h_m
+steps on n_m samples, its pseudo-gradient is D_m = h_m (g + x_m) with E norm2(x_m) = S / n_m, where g is the gradient and S the
+trace of the per-sample covariance, both in the metric of the inner optimizer. The average is A = sum of w_m D_m with
+w_m = n_m / N. With
 
     h = sum of w_m h_m,  q = sum of w_m h_m^2,  residual R_m = D_m / h_m - A / h
 
@@ -12,7 +13,7 @@ g cancels in R_m, and for any weights v_m of sum 1
     E sum of v_m norm2(R_m) = (S / N) (sum of v_m / w_m - 2 sum of v_m h_m / h + q / h^2)
     E norm2(A) = h^2 norm2(g) + (S / N) q
 
-are two equations for S / N and norm2(g), exact under the model. With equal steps and v = w they are the formulas of the method.
+are two equations for S / N and norm2(g), exact under the model. With equal steps and v = w they are the formulas of 4.1.
 The result is what hosts with equal steps would show on the same samples: signal h^2 norm2(g), noise h^2 S / N.
 
 The weights are batches: v_m is proportional to n_m / h_m. Samples, the inverse of the model's variance, would be optimal under
@@ -20,7 +21,7 @@ the model. But paths bend, more so the longer they are, and bends look like nois
 
 Bias: if pseudo-gradients grow like steps to the power 1 + e, a part of the signal counts as noise: e^2 times the variance of
 the logarithm of the steps, a second-order error. With the plain formula, norm2(D_m - A), that part is cv^2 / (M - 1), where cv
-is the coefficient of variation of the steps; it outweighs the noise if H is large. docs/results.md has measurements of both.
+is the coefficient of variation of the steps; it outweighs the noise if H is large. docs/results/method.md has measurements.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The next plan, from the previous one and the reports of a round (design section 4, method sections 2 and 6).
+"""The next plan, from the previous one and the reports of a round (docs/mathematics.md, 2 and 6).
 
 plan(r + 1) is decided while round r computes, from the reports of round r - 1. It is a pure function of those values: all
 holders of the same plan and the same set of reports get the same bytes, in whatever order the reports came. Reports are claims

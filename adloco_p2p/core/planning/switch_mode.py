@@ -1,4 +1,4 @@
-"""The switch mode: cuts one host's share of a batch into micro-batches that its device holds (method section 5)."""
+"""The switch mode: cuts one host's share of a batch into micro-batches that its device holds (docs/mathematics.md, 5)."""
 
 from dataclasses import dataclass
 from math import ceil

@@ -1,4 +1,4 @@
-"""The weighted mean of the unchanged contributions (method section 2)."""
+"""The weighted mean of the unchanged contributions (docs/mathematics.md, 2.2)."""
 
 from collections.abc import Sequence
 

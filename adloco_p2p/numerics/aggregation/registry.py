@@ -11,7 +11,7 @@ from adloco_p2p.numerics.aggregation.rule import AggregationRule
 RULES: tuple[AggregationRule, ...] = (Robust(), Clip(), Mean(), GeometricMedian(), CenteredClip())
 """The rules that a run may choose."""
 
-STRICT: AggregationRule = Robust("strict", least_agreement=0.5)
+STRICT: AggregationRule = Robust("strict", least_cosine=0.5)
 """The rule of the two rounds after an alarm of the guard, whatever the run's rule. It leaves out most lies within the honest
 range of cosines, and now and then an honest host, which costs the host's share of two rounds."""
 

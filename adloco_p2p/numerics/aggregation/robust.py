@@ -1,10 +1,11 @@
 """The robust rule: it clips, leaves out the hosts that most others contradict, and counts near copies once.
 
-The rule is our own. It works on the cosines between contributions, which follow from the Gram matrix. A host's agreement is the
-weighted median of its cosines to the others, so hosts of less than half of the weight cannot vouch for each other. A comparison
-with the mean of the others would let them: of sparse contributions, which have little in common, two equal ones make up most of
-that mean. Counting near copies once takes the gain from colluders that send one vector (FoolsGold, arXiv 1808.04866, lowers the
-weights of such hosts over rounds; this rule does so within one). A lie within the honest range of cosines is not detected.
+The rule is our own. It works on the cosines between contributions, which follow from the Gram matrix. A host's median cosine is
+the weighted median of its cosines to the others, so hosts of less than half of the weight cannot vouch for each other. A
+comparison with the mean of the others would let them: of sparse contributions, which have little in common, two equal ones make
+up most of that mean. Counting near copies once takes the gain from colluders that send one vector (FoolsGold, arXiv 1808.04866,
+lowers the weights of such hosts over rounds; this rule does so within one). A lie within the honest range of cosines is not
+detected.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 MIN_JUDGED = 4
 """The fewest contributions of which some are left out. Of three, nothing shows whether the two that agree or the third lies."""
-LEAST_AGREEMENT = 0.1
-"""The least agreement of a kept host, as a fraction of the median one. Honest hosts on uneven data come down to 0.18 of it."""
+LEAST_COSINE = 0.1
+"""The least median cosine of a kept host, as a fraction of the median host's. Honest hosts on uneven data come down to 0.18."""
 PASSES = 2
 """Passes of the judgement: the second compares hosts with those that the first one kept."""
 COPY_DISTANCE = 0.1
@@ -37,12 +38,12 @@ def cosines(gram: Gram) -> list[list[float]]:
     ]
 
 
-def agreements(cosines: Sequence[Sequence[float]], weights: Sequence[int], kept: Sequence[int]) -> list[float]:
-    """Return the agreements [n]: the lower weighted median of a contribution's cosines to the others of `kept`; 1 if there is
-    none.
+def median_cosines(cosines: Sequence[Sequence[float]], weights: Sequence[int], kept: Sequence[int]) -> list[float]:
+    """Return the median cosines [n]: the lower weighted median of a contribution's cosines to the others of `kept`; 1 if there
+    is none.
 
-    A contribution's cosine to hosts of at least half of their weight is at most its agreement, so colluders of less than half
-    cannot raise its agreement above its cosines to the others.
+    A contribution's cosine to hosts of at least half of their weight is at most its median cosine, so colluders of less than
+    half cannot raise its median cosine above its cosines to the others.
     """
     found = []
     for host, row in enumerate(cosines):
@@ -85,14 +86,14 @@ def _lower_weighted_median(values: Sequence[float], weights: Sequence[int]) -> f
 class Robust:
     """The clipped mean of the hosts that most others do not contradict, with near copies counted once.
 
-    A host is measured against the median agreement. At least half of the weight is always kept, so that many light hosts cannot
+    A host is measured against the median host. At least half of the weight is always kept, so that many light hosts cannot
     displace the others.
     """
 
     needs_gram = True
 
-    def __init__(self, name: str = "robust", *, least_agreement: float = LEAST_AGREEMENT) -> None:
-        self.name, self._least_agreement = name, least_agreement
+    def __init__(self, name: str = "robust", *, least_cosine: float = LEAST_COSINE) -> None:
+        self.name, self._least_cosine = name, least_cosine
 
     def decide(self, gram: Gram | None, weights: Sequence[int], steps: Sequence[int]) -> Decision:
         assert gram is not None
@@ -111,15 +112,15 @@ class Robust:
         )
 
     def _judge(self, between: Sequence[Sequence[float]], weights: Sequence[int]) -> tuple[list[int], list[float]]:
-        """Return the kept hosts, ascending, and the agreements of the last pass."""
+        """Return the kept hosts, ascending, and the median cosines of the last pass."""
         hosts = list(range(len(weights)))
         kept, found = hosts, [1.0] * len(weights)
         for _ in range(PASSES):
-            found = agreements(between, weights, kept)
+            found = median_cosines(between, weights, kept)
             middle = upper_weighted_median([found[host] for host in kept], [weights[host] for host in kept])
             if middle <= 0.0:
                 break
-            kept = [host for host in hosts if found[host] >= self._least_agreement * middle]
+            kept = [host for host in hosts if found[host] >= self._least_cosine * middle]
             best_first = sorted(hosts, key=lambda host: -found[host])
             while 2 * sum(weights[host] for host in kept) < sum(weights):
                 kept = sorted(best_first[: len(kept) + 1])

@@ -1,5 +1,5 @@
-"""The statistics of the norm test from the Gram matrix (method section 4.3, option B). They need no host's statement about its
-own norm, and are about the plain mean, whatever the rule made of it."""
+"""The statistics of the batch test from the Gram matrix (docs/mathematics.md, 4.3). They need no host's statement about its own
+norm, and are about the plain mean, whatever the rule made of it."""
 
 from collections.abc import Sequence
 from math import fsum

@@ -1,4 +1,5 @@
-"""The estimators of method section 4.2, by hand: gradients of one value, the first half's 1 and the second half's 3."""
+"""The statistics of halves by hand (docs/mathematics.md, 4.2 and 12 C): gradients of one value, the first half's 1 and the
+second half's 3."""
 
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics, half_batch_statistics
 

@@ -15,7 +15,7 @@ from tests.core.core_values import peer
 
 
 def slow_largest_remainder(total: int, weights: list[int]) -> list[int]:
-    """Method section 7 word by word, in exact fractions."""
+    """Word by word (docs/mathematics.md, 7), in exact fractions."""
     quotas = [Fraction(total * weight, sum(weights)) for weight in weights]
     shares = [max(1, floor(quota)) for quota in quotas]
     while sum(shares) < total:
@@ -28,7 +28,7 @@ def slow_largest_remainder(total: int, weights: list[int]) -> list[int]:
 
 
 @given(st.lists(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), min_size=1, max_size=8), st.integers(0, 60))
-def test_largest_remainder_against_the_words_of_the_method(weights: list[int], extra: int) -> None:
+def test_largest_remainder_against_its_words(weights: list[int], extra: int) -> None:
     """Powers of two over a power-of-two sum are exact in floats; other sums differ in ties only, so they are left out."""
     weights = [*weights, *[1] * ((1 << (sum(weights) - 1).bit_length()) - sum(weights))]
     total = len(weights) + extra

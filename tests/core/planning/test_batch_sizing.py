@@ -1,4 +1,4 @@
-"""The batch test against the hand-worked numbers of the method and against slow versions of its formulas."""
+"""The batch test against worked numbers (docs/mathematics.md, 12 A) and against slow versions of its formulas."""
 
 from dataclasses import replace
 from math import ceil, inf
@@ -92,7 +92,7 @@ vectors = st.lists(
 @given(vectors, st.data())
 @settings(max_examples=60, deadline=None)
 def test_unequal_samples_follow_the_general_noise_scale(gradients: list[list[float]], data: st.DataObject) -> None:
-    """Method 4.1 with n_m for b_m, written out from the vectors. At most three hosts, so that nothing is clipped."""
+    """With n_m for b_m, written out from the vectors (docs/mathematics.md, 4.1). At most three hosts, so nothing is dropped."""
     batches = data.draw(st.lists(st.integers(1, 9), min_size=len(gradients), max_size=len(gradients)))
     plan = instance_plan(requested=sum(batches))
     sample, _ = pool_round(plan, 0, claims_of(gradients, batches, inner_steps=5), BatchRules(), places=PLACES)

@@ -1,4 +1,4 @@
-"""Switch mode: the table of the method and its acceptance numbers G."""
+"""Switch mode: the table and the worked numbers of docs/mathematics.md, 5 and 12 G."""
 
 import pytest
 from hypothesis import given
