@@ -2,7 +2,7 @@
 sentence, with a remedy."""
 
 from collections.abc import Iterator
-from math import ceil
+from math import ceil, sqrt
 
 from adloco_p2p.config.input_combinations import input_combinations
 from adloco_p2p.config.run_config import AVERAGING_PRESETS, OuterConfig, RunConfig
@@ -185,13 +185,24 @@ def _batch(run: RunConfig) -> Iterator[str]:
             "batch.level: outer, but batch.statistic micro_batch measures the noise of one inner step;"
             " set batch.level to inner, or batch.statistic to pseudo_gradient"
         )
-    # The mean's squared norm contains the noise too, so the request never exceeds batch / eta^2 (docs/mathematics.md, 4.4).
-    if batch.test == "norm" and batch.denominator == "naive" and batch.eta >= 1 and _is_noise_of_the_mean(run):
-        yield (
-            f"batch.eta: with batch.denominator naive the batch can never grow unless eta is below 1, and it is {batch.eta};"
-            " lower it, or set batch.denominator to unbiased"
-        )
+    yield from _stuck(run)
     yield from _ramp(run)
+
+
+def _stuck(run: RunConfig) -> Iterator[str]:
+    """The denominator contains the noise, all of it or a part, so the request is bounded whatever is measured
+    (docs/mathematics.md, 4.4)."""
+    batch = run.batch
+    is_of_one_step = batch.statistic == "pseudo_gradient" and batch.level == "inner"
+    level, part = run.work.inner_steps if is_of_one_step else 1, batch.floor_fraction
+    cause, remedy = f"batch.floor_fraction {part}", "lower batch.floor_fraction"
+    if batch.denominator == "naive":
+        part, cause, remedy = 1.0, "batch.denominator naive", "set batch.denominator to unbiased"
+    if batch.test == "norm" and part * batch.eta**2 >= level:
+        yield (
+            f"batch.eta: with {cause} the batch can never grow unless eta is below {sqrt(level / part):.3g}, and it is"
+            f" {batch.eta}; lower it, or {remedy}"
+        )
 
 
 def _ramp(run: RunConfig) -> Iterator[str]:
@@ -224,11 +235,6 @@ def _seesaw(run: RunConfig) -> Iterator[str]:
         yield f"inner.schedule: constant, {seesaw}; set it to cosine, or choose the ramp linear or doubling"
     if run.inner.batch_scaling == "none":
         yield f"inner.batch_scaling: none, {seesaw}, by its root; set it to sqrt, or choose the ramp linear or doubling"
-
-
-def _is_noise_of_the_mean(run: RunConfig) -> bool:
-    """Return whether numerator and denominator of the test measure the same vector; at the inner level they do not."""
-    return run.batch.statistic == "micro_batch" or run.batch.level == "outer"
 
 
 def _work(run: RunConfig) -> list[str]:
