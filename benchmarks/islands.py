@@ -13,7 +13,8 @@ instances as the product has them, forked and guarded, pay beside one instance o
 pay beside the best H of one instance. All other comparisons are exploratory. Seeds 4 and 5 of the rows of these three questions
 (`--planned`) were added when three were known, for narrower intervals of the same comparisons. The row of four hosts that is
 merged every 4 rounds is not among them: its records are kept, and it cannot be trained any more. Since they were made a host
-that begins late ends its inner steps early, which these runs do not model (`benchmarks/method/device.py` refuses it).
+that begins late ends its inner steps early, which these runs do not model (`benchmarks/method/device.py` refuses it). Intervals
+corrected for all comparisons of the three questions, COMPARISONS, were added last.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.method.clock import PROFILES, Profile
-from benchmarks.method.figures import estimate, losses_of, paired
+from benchmarks.method.figures import estimate, losses_of, shown
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, adloco
 from benchmarks.method.run import BASE, run_row
@@ -39,16 +40,22 @@ SIZES = (2, 4)
 """Hosts of an island."""
 ALONE = "one island alone"
 MERGED = "one an island, merged every {} rounds, merges in int8"
-PLANNED = {
-    *((hosts, name) for hosts in SIZES for name in (ALONE, "one instance, int8, H 128", "one instance, int8, no border, H 16")),
-    (2, "one an island, forked after 4 rounds, merged at the end, guarded"),
-    (2, MERGED.format(4)),
-    (2, MERGED.format(8)),
-}
-"""The rows that answer the three planned questions, by hosts of an island and name."""
-BASES = ("one instance, int8, H 128", ALONE)
+LONG, NO_BORDER = "one instance, int8, H 128", "one instance, int8, no border, H 16"
+GUARDED = "one an island, forked after 4 rounds, merged at the end, guarded"
+BRIDGES = {2: (GUARDED, MERGED.format(4), MERGED.format(8)), 4: (MERGED.format(4),)}
+"""The rows with an instance an island that answer a planned question, by hosts of an island."""
+BASES = (LONG, ALONE)
 """The rows with which others are compared: one instance over all, with the H that ends lowest on these seeds; and half of the
 machines."""
+COMPARISONS = [
+    (hosts, name, base)
+    for hosts, bridges in BRIDGES.items()
+    for base, names in ((ALONE, (NO_BORDER, LONG, *bridges)), (LONG, bridges))
+    for name in names
+]
+"""The comparisons of the three planned questions: hosts of an island, row, and the row that is subtracted."""
+PLANNED = {(hosts, name) for hosts, *names in COMPARISONS for name in names} - {(4, MERGED.format(4))}
+"""The rows of these questions that can still be trained, by hosts of an island and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +203,7 @@ def tabulate(arguments: argparse.Namespace) -> None:
     seeds = sorted({record["seed"] for record in records.values()})
     every = [arm for hosts in SIZES for arm in arms(hosts)]
     runs = {arm.row.name: {seed: records[key] for seed in seeds if (key := _key(arm, seed)) in records} for arm in every}
-    rewrite(RESULTS / "method.md", {"islands": table(runs)})
+    rewrite(RESULTS / "method.md", {"islands": table(runs), "islands, planned": planned_table(runs)})
     pack([record for found in runs.values() for record in found.values()], RESULTS / KEPT.name)
 
 
@@ -213,9 +220,18 @@ def table(runs: Mapping[str, Mapping[int, Record]]) -> list[str]:
         bases = {name: losses_of(runs[name].values()) for name in (f"2 x {hosts}: {base}" for base in BASES)}
         for name in names:
             if found := list(runs[name].values()):
-                above = [None if name == base else paired(losses_of(found), losses) for base, losses in bases.items()]
-                shown = [one.shown(3) if one else "" for one in above]
-                lines.append(f"| {name} | {' | '.join([*_cells(found), *shown])} |")
+                above = [shown(losses_of(found), losses) if name != base else "" for base, losses in bases.items()]
+                lines.append(f"| {name} | {' | '.join([*_cells(found), *above])} |")
+    return lines
+
+
+def planned_table(runs: Mapping[str, Mapping[int, Record]]) -> list[str]:
+    """Return the comparisons of the three planned questions."""
+    lines = ["| islands: row | minus | seeds | difference | corrected |", "|" + "---|" * 5]
+    for hosts, *names in COMPARISONS:
+        left, right = (losses_of(runs[f"2 x {hosts}: {name}"].values()) for name in names)
+        differences = [shown(left, right, count) for count in (1, len(COMPARISONS))]
+        lines.append(f"| 2 x {hosts}: {' | '.join([*names, str(len(left.keys() & right.keys())), *differences])} |")
     return lines
 
 

@@ -24,7 +24,8 @@ with the root of 2 times the rate, takes 100. Planned comparisons, paired by see
 2. AdLoCo minus the ramp: whether the statistic gives more than a schedule. Expected from the smaller models: no difference;
    called level where the mean is within 0.010 nats, an advantage or a loss where the interval excludes zero.
 3. AdLoCo minus DiLoCo with 64 rows: whether growth pays beside a constant batch at its price.
-Exploratory: AdLoCo with the preset's growth of 1.5, Seesaw, and AdamW against Muon.
+Exploratory: AdLoCo with the preset's growth of 1.5, Seesaw, and AdamW against Muon. Intervals corrected for the six planned
+comparisons were added later; the verdict of 2 goes by the plain ones, as it was planned.
 """
 
 import argparse
@@ -61,6 +62,8 @@ SCALE = Scale(
 )
 SEEDS = [1, 2, 3]
 KINDS = {"AdamW": "adamw", "Muon": "muon"}
+COMPARISONS = 3 * len(KINDS)
+"""The planned ones."""
 RATES = {"adamw": ("3.75e-4", "7.5e-4", "1.5e-3", "3e-3", "6e-3", "1.2e-2"), "muon": ("5e-3", "1e-2", "2e-2", "4e-2")}
 """The learning rates that are tried on the tuning seed."""
 
@@ -242,14 +245,17 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
     """Return the tables, with the best rates so far where the tuning is not complete."""
     rows: list[Row] = []
     compared: list[tuple[Row, Row]] = []
+    others: list[tuple[Row, Row]] = []
     for kind in KINDS:
         rate = runs.best_so_far(tuning(kind))
         if rate is None:
             continue
         first, test, ramp, double = own = planned(kind, rate)
         rows += [*own, *exploratory(kind, rate)]
-        compared += [(test, first), (test, ramp), (test, double), (double, ramp)]
-    prices = price_table(runs, compared, seeds, names=("row", "beside"))
+        compared += [(test, first), (test, ramp), (test, double)]
+        others.append((double, ramp))
+    names = ("row", "beside")
+    prices = price_table(runs, compared, seeds, comparisons=COMPARISONS, exploratory=others, names=names)
     tuned = [tuning_line(runs, f"DiLoCo B {START} H {H}", f"rate of {kind}", tuning(kind)) for kind in KINDS]
     return {
         "million": run_table(runs, rows, seeds),

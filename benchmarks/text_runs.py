@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.method.figures import estimate, losses_of, paired, tried_words
+from benchmarks.method.figures import estimate, losses_of, shown, tried_words
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.method.run import BASE, run_row
@@ -122,11 +122,11 @@ def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str
     for name, some in found.items():
         if not some:
             continue
-        loss, above = estimate([*losses[name].values()]), paired(losses[name], losses[first])
+        loss = estimate([*losses[name].values()])
         counts = [fmean(record[what] for record in some.values()) for what in ("rounds", "inner_steps", "bytes_per_peer")]
-        shown = f"{counts[0]:.0f} | {counts[1]:.0f} | {counts[2] / 1e6:.0f}"
-        minus = above.shown(3) if above is not None and name != first else ""
-        lines.append(f"| {name} | {len(some)} | {loss.shown(3)} | {loss.mean / size:.3f} | {minus} | {shown} |")
+        costs = f"{counts[0]:.0f} | {counts[1]:.0f} | {counts[2] / 1e6:.0f}"
+        minus = shown(losses[name], losses[first]) if name != first else ""
+        lines.append(f"| {name} | {len(some)} | {loss.shown(3)} | {loss.mean / size:.3f} | {minus} | {costs} |")
     tables = {f"{order}-grams": loss for order, loss in counted["losses"].items()}
     tables |= {f"{order}-grams, Kneser-Ney": loss for order, loss in counted.get("kneser_ney", {}).items()}
     lines += [f"| table of {name} | | {loss:.3f} | {loss / size:.3f} | | | | |" for name, loss in tables.items()]
@@ -134,29 +134,37 @@ def run_table(runs: Runs, rows: Sequence[Row], seeds: Sequence[int]) -> list[str
 
 
 def price_table(
-    runs: Runs, pairs: Sequence[tuple[Row, Row]], seeds: Sequence[int], *, names: tuple[str, str] = ("batch", "schedule")
+    runs: Runs,
+    planned: Sequence[tuple[Row, Row]],
+    seeds: Sequence[int],
+    *,
+    comparisons: int,
+    exploratory: Sequence[tuple[Row, Row]] = (),
+    names: tuple[str, str] = ("batch", "schedule"),
 ) -> list[str]:
-    """Return rows beside those that they are compared with, on the seeds that both have. `names`: the names of the two at the
-    head."""
+    """Return rows beside those that they are compared with, on the seeds that both have. `comparisons`: how many are planned,
+    for all of which at once the corrected intervals hold. `names`: the names of the two at the head."""
     lines = [
-        f"| {' | '.join(names)} | seeds | rounds | MB sent per peer | final loss | {' minus '.join(names)} | by seed |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(names)} | seeds | rounds | MB sent per peer | final loss | {' minus '.join(names)} | corrected"
+        " | by seed |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for pair in pairs:
+    for pair in (*planned, *exploratory):
         ours, theirs = (losses_of(runs.of_seeds(row, seeds).values()) for row in pair)
-        above = paired(ours, theirs)
-        if above is None:
-            continue
         common = sorted(ours.keys() & theirs.keys())
+        if not common:
+            continue
         sides = [[runs.of_seeds(row, common)[seed] for seed in common] for row in pair]
         rounds, sent, losses = ([fmean(record[what] for record in side) for side in sides] for what in PRICED)
         cells = (
             f"{rounds[0]:.0f} : {rounds[1]:.0f}",
             f"{sent[0] / 1e6:.0f} : {sent[1] / 1e6:.0f}",
             f"{losses[0]:.3f} : {losses[1]:.3f}",
+            shown(ours, theirs),
+            shown(ours, theirs, comparisons) if pair in planned else "",
         )
         each = ", ".join(f"{ours[seed] - theirs[seed]:.3f}" for seed in common)
-        lines.append(f"| {pair[0].name} | {pair[1].name} | {len(common)} | {' | '.join(cells)} | {above.shown(3)} | {each} |")
+        lines.append(f"| {pair[0].name} | {pair[1].name} | {len(common)} | {' | '.join(cells)} | {each} |")
     return lines
 
 

@@ -25,13 +25,13 @@ a learning rate that goes with its root.
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.carried_over import PRICE, at_price, shown
-from benchmarks.method.figures import STUDENT_95, estimate, losses_of, paired
+from benchmarks.carried_over import PRICE, at_price
+from benchmarks.method.figures import estimate, losses_of, shown
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import DOUBLING, LINEAR, SEESAW, Row, adloco, diloco
 from benchmarks.method.run import BASE, run_row
@@ -47,8 +47,8 @@ SEEDS = [6, 7, 8, 9, 10]
 RATES, RATES_16 = ("4.2e-3", "6e-3", "8.5e-3"), ("6e-3", "8.5e-3", "1.2e-2")
 WARM_UPS = (512, 1024, 2048)
 """Samples of warm-up, of 8,192."""
-STUDENT_OF_ALL = 5.885
-"""Two-sided quantile of Student's t with 4 degrees of freedom at 5 % over the 12 planned intervals, six of each measure."""
+COMPARISONS = 12
+"""The planned intervals, six of each measure."""
 
 Made = Callable[..., Row]
 """Takes settings and returns the row."""
@@ -182,22 +182,14 @@ def winner_table(runs: Runs) -> list[str]:
     return lines
 
 
-def corrected(left: Mapping[int, float], right: Mapping[int, float]) -> str:
-    """Return the difference with an interval that holds for all planned ones at once (Bonferroni); all seeds are needed."""
-    difference = paired(left, right)
-    assert difference is not None and difference.half_width is not None and left.keys() == right.keys() == set(SEEDS)
-    return replace(difference, half_width=difference.half_width * STUDENT_OF_ALL / STUDENT_95[len(SEEDS) - 2]).shown(3)
-
-
 Losses = Mapping[int, float]
 """Losses by seed."""
-PLAIN = {"": shown}
-PLANNED = {"": shown, ", corrected": corrected}
+Ways = Mapping[str, Callable[[Losses, Losses], str]]
+PLAIN: Ways = {"": shown}
+PLANNED: Ways = {"": shown, ", corrected": partial(shown, comparisons=COMPARISONS)}
 
 
-def minus_table(
-    runs: Runs, test: str, *, but: str | None = None, ways: Mapping[str, Callable[[Losses, Losses], str]] = PLAIN
-) -> list[str]:
+def minus_table(runs: Runs, test: str, *, but: str | None = None, ways: Ways = PLAIN) -> list[str]:
     """Return the difference to all other rows, or all but one. `ways`: how to give a difference, by what the head of the column
     adds."""
     measures = {"final loss": lambda some: losses_of(some.values()), f"at {PRICE:g} a doubling": at_price}

@@ -15,8 +15,7 @@ from functools import partial
 from statistics import fmean
 
 from benchmarks import tuned
-from benchmarks.carried_over import shown
-from benchmarks.method.figures import estimate, losses_of
+from benchmarks.method.figures import estimate, losses_of, shown
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import LINEAR, SEESAW, Row, diloco
 from benchmarks.method.store import RESULTS, Record, command_line, pack, records_by_key

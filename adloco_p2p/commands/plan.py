@@ -103,7 +103,7 @@ def _estimated(arguments: argparse.Namespace, run: RunConfig) -> RunEstimate:
         emulated=_emulated_setting(run),
         exchange=exchange_of(run, link),
         look=look_price(run, link, sent_bytes_per_value=sent_bytes),
-        computing=_computing(arguments, run, link),
+        computing=_computing(arguments, run, link, num_frozen=need.num_frozen),
         by_method=_estimates(arguments, run, num_samples=num_samples, link=link),
         happened=None if arguments.workdir is None else _happened(arguments),
         differs=_differences(arguments, run),
@@ -198,7 +198,7 @@ def _check_rates(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name} {rate}: a rate above 0 is accepted", code="E200")
 
 
-def _computing(arguments: argparse.Namespace, run: RunConfig, link: "Link") -> "DeviceShare | None":
+def _computing(arguments: argparse.Namespace, run: RunConfig, link: "Link", *, num_frozen: int) -> "DeviceShare | None":
     """Return the share of computing; None where the device's rate is not given."""
     from adloco_p2p.views.device_share import device_share
 
@@ -210,6 +210,7 @@ def _computing(arguments: argparse.Namespace, run: RunConfig, link: "Link") -> "
         row_tokens=run.data.sequence_length,
         inner_steps=run.work.inner_steps,
         teraflops=arguments.teraflops,
+        num_frozen=num_frozen,
     )
 
 
@@ -312,7 +313,7 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
     from adloco_p2p.training.memory_need import memory_need
     from adloco_p2p.training.model import build_model
     from adloco_p2p.training.shards.division import undivided_bytes
-    from adloco_p2p.training.shell import block_matrices, frozen_bytes
+    from adloco_p2p.training.shell import block_matrices, frozen_bytes, num_frozen
 
     check_sources(run)
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
@@ -324,6 +325,7 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
         layout_of(model),
         matrices=block_matrices(model),
         frozen_bytes=frozen_bytes(model),
+        num_frozen=num_frozen(model),
         whole_bytes=undivided_bytes(run, model),
     )
 

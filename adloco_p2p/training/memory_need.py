@@ -64,6 +64,8 @@ class MemoryNeed:
 
     num_parameters: int
     """The number of trainable parameters."""
+    num_frozen: int
+    """The number of the others: the base of adapters."""
     process: int
     """Bytes on the host, whatever is trained."""
     device: int
@@ -100,16 +102,23 @@ class MemoryNeed:
 
 
 def memory_need(
-    run: RunConfig, layout: Layout, *, matrices: frozenset[str], frozen_bytes: int, whole_bytes: int | None = None
+    run: RunConfig,
+    layout: Layout,
+    *,
+    matrices: frozenset[str],
+    frozen_bytes: int,
+    num_frozen: int = 0,
+    whole_bytes: int | None = None,
 ) -> MemoryNeed:
-    """Return the need of a model with this layout. `matrices`: see `inner_optimizer`; `frozen_bytes`: the bytes of parameters
-    that are not trained; `whole_bytes`: see `MemoryNeed.whole`."""
+    """Return the need of a model with this layout. `matrices`: see `inner_optimizer`; `frozen_bytes`, `num_frozen`: of the
+    parameters that are not trained; `whole_bytes`: see `MemoryNeed.whole`."""
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
     state = run.outer.state_bytes_per_parameter
     copied = optimizer + size * _FLOAT * (run.averaging.fragments > 1)
     return MemoryNeed(
         num_parameters=size,
+        num_frozen=num_frozen,
         process=PROCESS_BYTES,
         device=frozen_bytes + 2 * _FLOAT * size + optimizer,
         device_more=_FLOAT * size + optimizer,

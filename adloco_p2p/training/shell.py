@@ -257,3 +257,8 @@ def block_matrices(module: transformers.PreTrainedModel) -> frozenset[str]:
 def frozen_bytes(module: torch.nn.Module) -> int:
     """Return the bytes of the parameters that are not trained: the base of adapters."""
     return sum(parameter.nbytes for parameter in module.parameters() if not parameter.requires_grad)
+
+
+def num_frozen(module: torch.nn.Module) -> int:
+    """Return the number of these parameters."""
+    return sum(parameter.numel() for parameter in module.parameters() if not parameter.requires_grad)

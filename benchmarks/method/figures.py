@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
-from math import sqrt
+from math import atan, pi, sqrt
 from statistics import mean, stdev
 
 from benchmarks.method.clock import Profile, round_seconds
 from benchmarks.method.store import Record
-
-STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Two-sided 95 % quantiles of Student's t for 1 to 9 degrees of freedom."""
 
 SAMPLES, ROUNDS, STEPS, BYTES, SECONDS, LOSS = range(6)
 """Columns of a record's curve."""
@@ -29,12 +27,35 @@ class Estimate:
         )
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Return the estimate by Student's t; up to ten values."""
-    assert 1 <= len(values) <= len(STUDENT_95) + 1
+def estimate(values: Sequence[float], comparisons: int = 1) -> Estimate:
+    """Return the estimate by Student's t. `comparisons`: so many intervals hold at once in 95 % of cases (Bonferroni)."""
+    assert values
     if len(values) == 1:
         return Estimate(mean=values[0], half_width=None)
-    return Estimate(mean=mean(values), half_width=STUDENT_95[len(values) - 2] * stdev(values) / sqrt(len(values)))
+    width = student(len(values) - 1, comparisons) * stdev(values) / sqrt(len(values))
+    return Estimate(mean=mean(values), half_width=width)
+
+
+@cache
+def student(degrees: int, comparisons: int = 1) -> float:
+    """Return the two-sided quantile of Student's t at 5 % over the number of comparisons."""
+    low, high = 0.0, 1e6
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _within(middle, degrees) > 1 - 0.05 / comparisons else (middle, high)
+    return high
+
+
+def _within(bound: float, degrees: int) -> float:
+    """Return the probability that Student's t is at most `bound`, without its sign: the finite series of Abramowitz and Stegun,
+    26.7.3 and 26.7.4."""
+    sine, cosine = bound / sqrt(degrees + bound**2), sqrt(degrees / (degrees + bound**2))
+    is_odd = degrees % 2
+    term, total = (cosine if is_odd else 1.0), 0.0
+    for place in range(1, degrees // 2 + 1):
+        total += term
+        term *= cosine**2 * (2 * place - 1 + is_odd) / (2 * place + is_odd)
+    return 2 / pi * (atan(bound / sqrt(degrees)) + sine * total) if is_odd else sine * total
 
 
 def losses_of(records: Iterable[Record]) -> dict[int, float]:
@@ -47,11 +68,17 @@ def tried_words(losses: Mapping[str, float], best: str | None) -> str:
     return ", ".join(f"{one}: **{loss:.3f}**" if one == best else f"{one}: {loss:.3f}" for one, loss in losses.items())
 
 
-def paired(left: Mapping[int, float], right: Mapping[int, float]) -> Estimate | None:
+def paired(left: Mapping[int, float], right: Mapping[int, float], comparisons: int = 1) -> Estimate | None:
     """Return left - right over the seeds that both have. The same text in the same order from the same weights cancels the
     effect of the seed."""
     common = sorted(left.keys() & right.keys())
-    return estimate([left[seed] - right[seed] for seed in common]) if common else None
+    return estimate([left[seed] - right[seed] for seed in common], comparisons) if common else None
+
+
+def shown(left: Mapping[int, float], right: Mapping[int, float], comparisons: int = 1) -> str:
+    """Return the paired difference for a table; empty where no seed is common."""
+    difference = paired(left, right, comparisons)
+    return difference.shown(3) if difference is not None else ""
 
 
 def at_loss(curve: Sequence[Sequence[float]], target: float, column: int) -> float | None:

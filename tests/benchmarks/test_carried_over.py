@@ -93,8 +93,8 @@ def test_the_table_of_regrets_has_what_all_tasks_have_in_common() -> None:
         QUIET: {TEST: {1: record(1.0)}, "other": {1: record(1.1)}},
     }
     _, _, test, other = regret_table(runs)
-    assert test == f"| {TEST} | 0.500 | 0.000 | 0.250 |  |"
-    assert other.startswith("| other | 1.000 | 0.100 | 0.550 | 0.300 +- ")
+    assert test == f"| {TEST} | 0.500 | 0.000 | 0.250 |  |  |  |", "it is the nearest, too"
+    assert other == "| other | 1.000 | 0.100 | 0.550 | 0.300 +- 2.541 | 0.300 +- 2.541 | 0.300 +- 58.569 |"
 
 
 def test_a_request_is_interior_where_nothing_binds_it() -> None:

@@ -24,7 +24,19 @@ from adloco_p2p.sim.faults import Faults
 from benchmarks.method import __main__ as command
 from benchmarks.method.clock import Link, Machine, Profile, round_seconds, transferred
 from benchmarks.method.device import Setting
-from benchmarks.method.figures import SAMPLES, SECONDS, STEPS, at_loss, at_samples, estimate, front, paired, timed
+from benchmarks.method.figures import (
+    SAMPLES,
+    SECONDS,
+    STEPS,
+    at_loss,
+    at_samples,
+    estimate,
+    front,
+    paired,
+    shown,
+    student,
+    timed,
+)
 from benchmarks.method.report import placed
 from benchmarks.method.rows import GROUPS, Row
 from benchmarks.method.run import BASE, CACHE, run_row, settings_of
@@ -94,9 +106,27 @@ def test_another_clock_replaces_the_seconds_only() -> None:
 def test_confidence_by_hand() -> None:
     found = estimate([1.0, 2.0, 3.0])
     assert found.mean == 2.0
-    assert found.half_width == pytest.approx(4.303 / 3**0.5)
+    assert found.half_width == pytest.approx(4.3027 / 3**0.5, abs=1e-4)
     assert found.shown(2) == "2.00 +- 2.48"
     assert estimate([1.5]).shown(1) == "1.5"
+
+
+@pytest.mark.parametrize(
+    ("degrees", "comparisons", "quantile"),
+    [(1, 1, 12.7062), (2, 1, 4.3027), (3, 1, 3.1824), (4, 1, 2.7764), (9, 1, 2.2622), (1, 5, 63.6567), (2, 10, 14.0890)],
+)
+def test_quantiles_of_student_are_those_of_the_printed_tables(degrees: int, comparisons: int, quantile: float) -> None:
+    """Of 95 %, of 99 % and of 99.5 %, two-sided."""
+    assert student(degrees, comparisons) == pytest.approx(quantile, abs=1e-3)
+
+
+def test_an_interval_for_several_comparisons_is_wider_about_the_same_difference() -> None:
+    """Differences 1 to 5: standard error of the mean 0.7071, times 2.776 for one interval and 5.885 for twelve at once."""
+    ours, theirs = {seed: float(seed) for seed in range(1, 6)}, dict.fromkeys(range(1, 6), 0.0)
+    assert shown(ours, theirs) == "3.000 +- 1.963"
+    assert shown(ours, theirs, 12) == "3.000 +- 4.162"
+    assert shown({1: 1.5}, theirs, 12) == "1.500"
+    assert shown({7: 1.5}, theirs) == ""
 
 
 def test_paired_differences_forget_what_a_seed_adds_to_both() -> None:

@@ -6,6 +6,7 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,6 +38,7 @@ from benchmarks import (
 from benchmarks.assessed import report as assessed
 from benchmarks.method import __main__ as method
 from benchmarks.method import rows
+from benchmarks.method.figures import student
 from benchmarks.method.report import rewrite, write
 from benchmarks.method.rows import LINEAR, SEESAW, TUNING_SEED
 from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED
@@ -52,6 +54,17 @@ ROOT = Path(__file__).parents[2]
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 RESULTS = DOCS / "results"
 INTERVAL = re.compile(r"-?\d+\.\d+ \+- \d+\.\d+")
+PLANNED = {
+    "planned": ("carried_over.md", carried_over.COMPARISONS),
+    "regrets": ("carried_over.md", carried_over.COMPARISONS),
+    "tuned planned": ("tuned.md", tuned.COMPARISONS),
+    "decayed": ("tuned.md", len(decayed.METHODS)),
+    "small vocabulary prices": ("sizes.md", len(small_vocabulary.PRICES)),
+    "unequal requests, planned": ("method.md", 9),
+    "islands, planned": ("method.md", len(islands.COMPARISONS)),
+    "unequal machines": ("method.md", unequal_machines.COMPARISONS),
+}
+"""The tables of planned comparisons, where they stand, and how many comparisons they are corrected for."""
 SIDES = ("DiLoCo", "AdLoCo")
 TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 
@@ -108,10 +121,7 @@ TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
     "tuned outer": ("tuned.md", lambda: tuned_outer.tables(records_by_key(tuned_outer.KEPT, []))),
     "unequal requests": (
         "method.md",
-        lambda: {
-            "unequal requests": unequal_requests.table(records_of(unequal_requests.KEPT)),
-            "unequal requests, weights": unequal_requests.merge_table(records_of(unequal_requests.KEPT)),
-        },
+        lambda: {name: table(records_of(unequal_requests.KEPT)) for name, table in unequal_requests.TABLES.items()},
     ),
     "decayed": ("tuned.md", lambda: {"decayed": decayed.table(records_of(decayed.KEPT))}),
     "muon": ("muon.md", lambda: muon.tables(muon.Cells(), muon.SEEDS)),
@@ -305,6 +315,44 @@ def test_every_interval_on_a_first_page_stands_in_a_table(page: Path) -> None:
     found = INTERVAL.findall(page.read_text())
     assert found
     assert not [figure for figure in found if figure not in known]
+
+
+def corrected_intervals(table: str) -> list[tuple[str, str]]:
+    """Of a table, every interval that the next cell widens, and that wider one, which has its cell for itself."""
+    beside = [pair for row in TABLE_ROW.findall(table) for pair in pairwise(cell.strip() for cell in row.split("|"))]
+    found = [(one[0], wide) for left, wide in beside if (one := INTERVAL.match(left)) and INTERVAL.fullmatch(wide)]
+    return [(one, wide) for one, wide in found if one.split()[0] == wide.split()[0] and width_of(one) < width_of(wide)]
+
+
+def width_of(interval: str) -> float:
+    return float(interval.split()[2])
+
+
+def is_off_zero(interval: str) -> bool:
+    return abs(float(interval.split()[0])) > width_of(interval)
+
+
+@pytest.mark.parametrize("mark", PLANNED)
+def test_a_planned_difference_that_does_not_survive_the_correction_is_nowhere_told_without_it(mark: str) -> None:
+    page, comparisons = PLANNED[mark]
+    text = (RESULTS / page).read_text()
+    found = corrected_intervals(text.split(f"<!-- {mark} -->")[1].split("<!-- end -->")[0])
+    assert found
+    for plain, wide in found:
+        widened = [student(degrees, comparisons) / student(degrees) for degrees in (2, 4)]
+        assert any(width_of(wide) == pytest.approx(ratio * width_of(plain), abs=5e-4 * (1 + ratio)) for ratio in widened)
+    fallen = {plain.lstrip("-") for plain, wide in found if is_off_zero(plain) and not is_off_zero(wide)}
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*(?:- |\n)", TABLE_ROW.sub("", text))]
+    told = [part for part in paragraphs if any(plain in part for plain in fallen)]
+    assert not [part for part in told if "orrected" not in part]
+
+
+def test_all_planned_comparisons_are_counted() -> None:
+    tables = {mark: (RESULTS / page).read_text().split(f"<!-- {mark} -->")[1] for mark, (page, _) in PLANNED.items()}
+    counted = {mark: len(corrected_intervals(table.split("<!-- end -->")[0])) for mark, table in tables.items()}
+    assert counted.pop("planned") + counted.pop("regrets") == carried_over.COMPARISONS
+    assert counted.pop("unequal machines") == unequal_machines.COMPARISONS + 1, "one of them stands there from both sides"
+    assert counted == {mark: PLANNED[mark][1] for mark in counted}
 
 
 def test_the_first_page_answers_in_at_most_twelve_words() -> None:

@@ -98,6 +98,19 @@ def test_a_price_is_compared_on_the_seeds_that_both_rows_have(runs: Runs) -> Non
     for name, seed, loss in ((TEST, 1, 2.0), (TEST, 2, 2.5), (STEEP, 2, 2.25), (STEEP, 3, 9.0), (LINEAR, 1, 1.0)):
         runs.keep(runs.key(named[name], seed), {"seed": seed, "loss": loss, "rounds": 50, "bytes_per_peer": 80_000_000})
     pairs = [(named[test], named[schedule]) for test, schedule in PRICES]
-    assert price_table(runs, pairs, [1, 2, 3])[2:] == [
-        f"| {TEST} | {STEEP} | 1 | 50 : 50 | 80 : 80 | 2.500 : 2.250 | 0.250 | 0.250 |",
+    assert price_table(runs, pairs, [1, 2, 3], comparisons=len(pairs))[2:] == [
+        f"| {TEST} | {STEEP} | 1 | 50 : 50 | 80 : 80 | 2.500 : 2.250 | 0.250 | 0.250 | 0.250 |",
+    ]
+
+
+def test_planned_prices_have_a_corrected_interval_and_exploratory_ones_have_none(runs: Runs) -> None:
+    """Differences 0.25 and 0.75: standard error 0.25, times 12.706 for one interval and 25.452 for two."""
+    named = {row.name: row for row in tuned_rows(runs)}
+    for name, seed, loss in ((TEST, 1, 2.5), (TEST, 2, 3.0), (STEEP, 1, 2.25), (STEEP, 2, 2.25), (LINEAR, 1, 1.0)):
+        runs.keep(runs.key(named[name], seed), {"seed": seed, "loss": loss, "rounds": 50, "bytes_per_peer": 80_000_000})
+    planned, exploratory = [(named[TEST], named[STEEP])], [(named[STEEP], named[LINEAR])]
+    lines = price_table(runs, planned, [1, 2], comparisons=2, exploratory=exploratory)
+    assert [line.split(" | ")[-3:] for line in lines[2:]] == [
+        ["0.500 +- 3.177", "0.500 +- 6.363", "0.250, 0.750 |"],
+        ["1.250", "", "1.250 |"],
     ]

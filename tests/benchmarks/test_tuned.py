@@ -7,11 +7,10 @@ import pytest
 
 from adloco_p2p.config.load import load_run
 from benchmarks import tuned
-from benchmarks.carried_over import shown
 from benchmarks.method.rows import Row
 from benchmarks.method.run import BASE, settings_of
 from benchmarks.method.store import Record, pack, read_records, records_by_key
-from benchmarks.tuned import FIRST, METHODS, OTHERS, SAMPLES, SEEDS, TEST, Pair, Runs, corrected, grid, row_of, tables
+from benchmarks.tuned import FIRST, METHODS, OTHERS, SAMPLES, SEEDS, TEST, Pair, Runs, grid, row_of
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -57,13 +56,3 @@ def test_the_kept_records_are_fifteen_tuning_runs_and_five_others_of_each_method
     runs = Runs(records_by_key(tuned.KEPT, []))
     assert TEST in runs.whole
     assert len(read_records(tuned.KEPT)) == 20 * len(runs.whole)
-
-
-def test_an_interval_for_all_planned_comparisons_is_wider_about_the_same_difference() -> None:
-    """Differences 1 to 5: standard error of the mean 0.7071, times 2.776 for one interval and 5.885 for twelve at once."""
-    ours, theirs = {seed: float(place) for place, seed in enumerate(SEEDS, start=1)}, dict.fromkeys(SEEDS, 0.0)
-    assert shown(ours, theirs) == "3.000 +- 1.963"
-    assert corrected(ours, theirs) == "3.000 +- 4.161"
-    planned = tables(Runs(records_by_key(tuned.KEPT, [])))["tuned planned"]
-    assert "| final loss | final loss, corrected |" in planned[0]
-    assert len({line.count("|") for line in planned}) == 1

@@ -10,11 +10,15 @@ import pytest
 from adloco_p2p.cli import main
 from adloco_p2p.commands.plan import memory_need_of
 from adloco_p2p.config.load import load_run
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.training.device import DeviceMemory
 from adloco_p2p.views import units
 from adloco_p2p.views.cost_model import Link
-from adloco_p2p.views.device_share import DeviceShare, device_share
+from adloco_p2p.views.device_share import FROZEN_OPERATIONS, OPERATIONS, DeviceShare, device_share
+from benchmarks.finetune import KEPT
+from benchmarks.method.store import read_records
 from tests.config.test_shipped_configs import ROOT, parameters
+from tests.e2e.tiny_chat import write_adapter_config
 
 ROW = re.compile(
     r"^\| `configs/(?P<name>[\w-]+)\.yaml` \| (?P<hosts>\d+) \| (?P<rate>[\d.]+) \| (?P<computing>[\d.]+) s"
@@ -22,12 +26,25 @@ ROW = re.compile(
     re.MULTILINE,
 )
 TEXT = (ROOT / "docs" / "results" / "time.md").read_text("utf-8")
+LAYERS, WIDTH, INNER, KEYS, VOCABULARY = 30, 576, 1536, 192, 49152
+"""The shape of SmolLM2-135M; `KEYS`: the width of its keys, and of its values."""
+LINEAR = ((WIDTH, WIDTH), (WIDTH, KEYS), (WIDTH, KEYS), (WIDTH, WIDTH), (WIDTH, INNER), (WIDTH, INNER), (INNER, WIDTH))
+"""The linear maps of one of its layers."""
+
+
+def trained_and_frozen(run: RunConfig) -> tuple[int, int]:
+    if not run.model.lora.rank:
+        return parameters(run), 0
+    assert run.name == "finetune-smollm2" and run.model.lora.targets == ("all-linear",)
+    frozen = LAYERS * (sum(width * height for width, height in LINEAR) + 2 * WIDTH) + WIDTH + VOCABULARY * WIDTH
+    return LAYERS * run.model.lora.rank * sum(width + height for width, height in LINEAR), frozen
 
 
 def share_of(name: str, *overrides: str, hosts: int, teraflops: float) -> DeviceShare:
     run = load_run(Path(name), overrides).value
+    num_parameters, num_frozen = trained_and_frozen(run)
     link = Link(
-        num_parameters=parameters(run),
+        num_parameters=num_parameters,
         num_workers=hosts,
         bytes_per_value=run.averaging.bytes_per_value,
         megabits_per_second=100.0,
@@ -38,6 +55,7 @@ def share_of(name: str, *overrides: str, hosts: int, teraflops: float) -> Device
         row_tokens=run.data.sequence_length,
         inner_steps=run.work.inner_steps,
         teraflops=teraflops,
+        num_frozen=num_frozen,
     )
 
 
@@ -50,6 +68,9 @@ def test_by_hand() -> None:
     assert found.averaging_seconds == pytest.approx(2.5 + 0.15)
     assert found.outer_step_seconds == pytest.approx(4 / 150)
     assert found.share == pytest.approx(2.4 / (2.4 + 2.65 + 4 / 150))
+    more = device_share(link, batch_per_host=4, row_tokens=100, inner_steps=10, teraflops=0.01, num_frozen=3 * 10**6)
+    assert more.computing_seconds == pytest.approx(3 * 2.4), "three times the parameters, at two thirds of the price"
+    assert more.averaging_seconds == found.averaging_seconds
 
 
 @pytest.mark.parametrize("row", ROW.finditer(TEXT), ids=lambda row: row["name"])
@@ -64,8 +85,38 @@ def test_the_table_is_what_the_configurations_give(row: re.Match[str]) -> None:
     assert found.share >= 0.85, "what the issue asks of a shipped configuration"
 
 
-def test_the_table_has_every_large_configuration_and_the_first_one() -> None:
-    assert {row["name"] for row in ROW.finditer(TEXT)} >= {"default", "c4-150m", "c4-300m"}
+def test_the_table_has_every_configuration_of_the_folder() -> None:
+    assert sorted(row["name"] for row in ROW.finditer(TEXT)) == sorted(path.stem for path in (ROOT / "configs").iterdir())
+
+
+def test_adapters_have_the_size_and_the_rate_of_the_kept_runs() -> None:
+    """The bytes are those of `int8`, with a scale of 4 bytes for 256 values. The rate is that of the fastest run."""
+    run, records = load_run(Path("finetune")).value, read_records(KEPT)
+    trained, frozen = trained_and_frozen(run)
+    assert {record["num_bytes"] for record in records if record["row"] == "all" and not record["set"]} == {
+        trained + trained // 256 * 4 + 4
+    }
+    assert run.work.rounds is not None
+    samples = run.work.rounds * run.work.inner_steps * run.batch.initial_batch
+    seconds = min(record["seconds"] for record in records if record["row"] == "one" and not record["set"])
+    rate = (OPERATIONS * trained + FROZEN_OPERATIONS * frozen) * samples * run.data.sequence_length / seconds / 1e12
+    (row,) = (row for row in ROW.finditer(TEXT) if row["name"] == "finetune")
+    assert f"{rate:.3f}" == row["rate"]
+    told = " ".join(TEXT.split())
+    assert f"{trained / 1e6:.1f} million values beside {frozen / 1e6:.1f} million that are frozen" in told
+    assert f"{samples} rows in {seconds} s" in told
+    on_a_card = share_of("finetune", hosts=int(row["hosts"]), teraflops=50.0)
+    assert f"At 50 TFLOP/s `finetune` would compute {100 * on_a_card.share:.1f} % of the time" in told
+
+
+def test_the_plan_of_adapters_counts_the_base(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = write_adapter_config(tmp_path, "yes yes yes")
+    assert main(["plan", str(config), "--samples", "1000", "--peers", "2", "--teraflops", "0.001", "--json"]) == 0
+    said, run = json.loads(capsys.readouterr().out), load_run(config).value
+    operations = OPERATIONS * said["memory"]["num_parameters"] + FROZEN_OPERATIONS * said["memory"]["num_frozen"]
+    tokens = run.batch.initial_batch / 2 * run.data.sequence_length * run.work.inner_steps
+    assert said["memory"]["num_frozen"] > said["memory"]["num_parameters"] > 0
+    assert said["device"]["computing_seconds"] == pytest.approx(operations * tokens / 1e9)
 
 
 def test_what_was_shipped_before_let_the_device_wait() -> None:

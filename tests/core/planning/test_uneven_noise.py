@@ -156,7 +156,8 @@ def expected_noise_scale(steps: Sequence[int], growth: float, ratio: float) -> f
 # --- whole runs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("hosts", "spread"), [(4, 8.0), (8, 1.3), (16, 8.0), (32, 1.3)])
+@pytest.mark.parametrize("hosts", [4, 8, 16, 32])
+@pytest.mark.parametrize("spread", [1.3, 8.0])
 def test_batches_of_an_uneven_swarm_follow_those_of_an_even_one(hosts: int, spread: float) -> None:
     """Plans of whole runs, from pseudo-gradients of a gradient whose noise grows with the samples. Speeds are spread by the
     factor, and shares differ in samples and in steps; the requests stay within 20 % of those of equal hosts."""
