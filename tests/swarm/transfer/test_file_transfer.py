@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import threading
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +31,7 @@ from adloco_p2p.swarm.transfer import file_transfer, json_depth
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob
+from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transfer.file_transfer import (
     JSON,
     MODEL,
@@ -210,6 +211,34 @@ def test_the_files_are_read_once_however_many_ask_for_them_at_first(tmp_path: Pa
         return await asyncio.gather(*(find(root) for _ in range(4)))
 
     assert all(asyncio.run(all_ask())) and len(reads) == 1
+
+
+def test_a_download_is_on_the_disk_before_its_part_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a loss of power the next start finds the directory, and fetches nothing."""
+    blob, calls = _blob(MODEL, model_files(write(tmp_path / "a", CONTENT))), list[tuple[str, str]]()
+
+    def noted(call: str, function: Callable[..., None]) -> Callable[..., None]:
+        def noting(path: int | Path, *others: Path) -> None:
+            shown = Path(f"/proc/self/fd/{path}").readlink() if isinstance(path, int) else path
+            calls.append((call, str(shown.relative_to(tmp_path))))
+            function(path, *others)
+
+        return noting
+
+    async def fetch(_fetcher: ChunkFetcher, download: Download, _donors: object, **_: object) -> dict[PeerId, str]:
+        await download.begin(blob.index)
+        for number, chunk in enumerate(blob.chunks):
+            download._last_chunk[PeerId("a")] = 0.0
+            download.put(PeerId("a"), number, bytearray(chunk))
+        return {}
+
+    monkeypatch.setattr(ChunkFetcher, "fetch", fetch)
+    for call, function in (("fsync", os.fsync), ("rename", os.rename), ("unlink", os.unlink)):
+        monkeypatch.setattr(os, call, noted(call, function))
+    endpoint, root = cast(Any, None), blob_root(blob.index)
+    asyncio.run(file_transfer.fetch_files(endpoint, MODEL, root, tmp_path / "base", [PeerId("a")], say=lambda _: None))
+    files = [("fsync", f"base.new/{name}") for name in sorted(CONTENT)]
+    assert calls == [*files, ("fsync", "base.new"), ("rename", "base.new"), ("fsync", "."), ("unlink", "base.part")]
 
 
 # --- the text of a run -----------------------------------------------------------------------------------------------
