@@ -26,7 +26,7 @@ from adloco_p2p.errors import ConfigError, RemoteProtocolError, StateTransferFai
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
-from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
+from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer, FileChunk
 from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transfer.json_depth import json_problem
 from adloco_p2p.swarm.transport.endpoint import Endpoint
@@ -141,20 +141,22 @@ def text_problem(kind: FileKind, path: Path) -> str:
     return json_problem(path) if kind is JSON else ""
 
 
-def _chunks(files: NamedFiles) -> list[memoryview]:
-    """Return the chunks of the blob; the files are mapped into memory, not read."""
-    listing = _Listing(files=tuple((name, path.stat().st_size) for name, path in files))
-    chunks = [memoryview(canonical.encode(listing))]
-    for _, path in files:
-        with path.open("rb") as file:
-            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        chunks += [content[start : start + MAX_CHUNK_BYTES] for start in range(0, len(content), MAX_CHUNK_BYTES)]
+def _chunks(files: NamedFiles) -> list[memoryview | FileChunk]:
+    """Return the chunks of the blob; the files are not read."""
+    sizes = [path.stat().st_size for _, path in files]
+    listing = _Listing(files=tuple((name, size) for (name, _), size in zip(files, sizes, strict=True)))
+    chunks: list[memoryview | FileChunk] = [memoryview(canonical.encode(listing))]
+    for (_, path), size in zip(files, sizes, strict=True):
+        starts = range(0, size, MAX_CHUNK_BYTES)
+        chunks += [FileChunk(path, start, min(MAX_CHUNK_BYTES, size - start)) for start in starts]
     return chunks
 
 
 def _blob(kind: FileKind, files: NamedFiles) -> Blob:
+    """Return the blob of the files, which are read once. Raises OSError."""
     chunks = _chunks(files)
-    return Blob(blob_index(kind.head, ((len(chunk), chunk_digest(chunk)) for chunk in chunks)), tuple(chunks))
+    contents = (chunk if isinstance(chunk, memoryview) else chunk.read() for chunk in chunks)
+    return Blob(blob_index(kind.head, ((len(content), chunk_digest(content)) for content in contents)), tuple(chunks))
 
 
 def files_root(kind: FileKind, files: NamedFiles) -> Digest:
