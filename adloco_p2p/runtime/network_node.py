@@ -30,7 +30,7 @@ from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import RemoteProtocolError, StorageError
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
-from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
+from adloco_p2p.runtime.adapters.daily_schedule import DAY_BOOK, DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.data_senders import note_senders
 from adloco_p2p.runtime.adapters.embedding import Embedding
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
@@ -356,7 +356,7 @@ class NetworkPeer:
         schedule = DailySchedule(
             embedding.config,
             self._rate_limiter,
-            book=DayBook(embedding.workdir.path / "traffic.json"),
+            book=DayBook(embedding.workdir.path / DAY_BOOK),
             command=lambda command, reason: node.command(command, reason=reason),
             is_paused=lambda: local.view.status.state in ("pausing", "paused"),
         )

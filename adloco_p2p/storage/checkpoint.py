@@ -34,8 +34,9 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import RemoteProtocolError, StorageError
-from adloco_p2p.storage.disk import reported, sync_directory, write_synced
+from adloco_p2p.storage.disk import reported
 from adloco_p2p.storage.tensor_file import write_tensors
+from adloco_p2p.synced import sync_directory, write_synced
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from adloco_p2p import decode
 from adloco_p2p.errors import RemoteProtocolError, StorageError
+from adloco_p2p.synced import sync_directory, write_synced
 
 T = TypeVar("T")
 
@@ -113,27 +114,10 @@ def check_room(directory: Path, num_bytes: int, *, what: str) -> None:
         )
 
 
-def sync_directory(path: Path) -> None:
-    """Sync a directory, so that renames and new names inside it survive a loss of power. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_all(file: FileIO, content: bytes) -> None:
     """Write all of the content: one unbuffered write may stop early, as on a full disk. Raises OSError."""
     while content:
         content = content[file.write(content) :]
-
-
-def write_synced(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file and sync it; a crash may leave a part of it. Raises OSError."""
-    with path.open("wb") as file:
-        file.writelines(pieces)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def replace_file(path: Path, content: bytes) -> None:

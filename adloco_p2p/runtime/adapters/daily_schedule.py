@@ -18,6 +18,8 @@ from adloco_p2p.storage.disk import keep_file
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 
 LOOK_SECONDS = 5.0
+DAY_BOOK = "traffic.json"
+"""The name of the day book in a working directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

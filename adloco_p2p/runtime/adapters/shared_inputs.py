@@ -1,5 +1,6 @@
 """Fetches the pretrained model and the text of a run from peers before anything is built, and serves them from then on."""
 
+from datetime import datetime
 from pathlib import Path
 
 from adloco_p2p.config.local_files import (
@@ -12,6 +13,7 @@ from adloco_p2p.config.local_files import (
 from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.data.source import local_files
+from adloco_p2p.runtime.adapters.daily_schedule import DAY_BOOK, DayBook
 from adloco_p2p.runtime.adapters.embedding import Embedding
 from adloco_p2p.swarm.discovery.join import connect_to_run
 from adloco_p2p.swarm.discovery.run_records import Discovery
@@ -64,11 +66,16 @@ async def get_shared_inputs(
     known = await connect_to_run(swarm_node, discovery, digest, should_retry=True)
     donors = list(dict.fromkeys([*known.connected, *await swarm_node.peers_connected()]))
     up, down = machine.upload_bytes_per_second, machine.download_bytes_per_second
-    pace = RateLimiter(Traffic(), up_bytes_per_second=up, down_bytes_per_second=down)
-    endpoint = Endpoint(swarm_node.p2p, pace=pace)
-    for kind, root, directory in wanted:
-        workdir.enter(f"fetching the {kind.noun}")
-        await fetch_files(endpoint, kind, Digest(root), directory, donors, say=embedding.say)
+    traffic = Traffic()
+    pace = RateLimiter(traffic, up_bytes_per_second=up, down_bytes_per_second=down)
+    endpoint = Endpoint(swarm_node.p2p, pace=pace, meter=traffic.state)
+    try:
+        for kind, root, directory in wanted:
+            workdir.enter(f"fetching the {kind.noun}")
+            await fetch_files(endpoint, kind, Digest(root), directory, donors, say=embedding.say)
+    finally:
+        if machine.daily_budget_bytes:  # the node, which counts only its own bytes, reads the book when it begins
+            DayBook(workdir.path / DAY_BOOK).used(datetime.now().astimezone(), sum(traffic.total))
 
 
 def input_servers(endpoint: Endpoint, run: RunConfig, workdir: Path) -> list[ChunkServer]:

@@ -1,6 +1,7 @@
 """Adapters of the swarm's classes to the runtime's ports."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -42,6 +43,9 @@ MAX_SENDS = 256
 """The most messages on their way; further ones are dropped, as by a full network."""
 FETCH_SECONDS = 600.0
 """The time limit of one attempt to fetch an instance's state; the next attempt keeps the chunks that have come."""
+PARTIAL_SECONDS = 600.0
+"""The time for which these chunks stay in memory after an attempt. The next one comes within 32 s where donors are known, and
+never where this peer is not to host the instance any more."""
 DRAIN_SECONDS = 3.0
 
 
@@ -155,6 +159,9 @@ class NetworkStates:
         self._loop = asyncio.get_running_loop()
         self._partial: dict[InstanceId, tuple[torch.Tensor, torch.Tensor]] = {}
         """The states of which some chunks have come, for the next attempt; an instance whose state is here needs none."""
+        self._attempts: dict[InstanceId, int] = {}
+        """The last attempt of each of them, by its number."""
+        self._numbers = itertools.count()
 
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[torch.Tensor]) -> None:
         outer, momentum = state
@@ -189,6 +196,16 @@ class NetworkStates:
             of_outer, of_momentum = (torch.zeros(self._num_parameters, dtype=dtype) for dtype in self._dtypes)
             self._partial[instance] = of_outer, of_momentum
         outer, momentum = self._partial[instance]
-        await self._fetcher.fetch(effect, outer, momentum, timeout_seconds=FETCH_SECONDS, on_progress=show)
-        self._partial.pop(instance, None)
+        attempt = self._attempts[instance] = next(self._numbers)
+        try:
+            await self._fetcher.fetch(effect, outer, momentum, timeout_seconds=FETCH_SECONDS, on_progress=show)
+            self._partial.pop(instance, None)
+        finally:
+            self._loop.call_later(PARTIAL_SECONDS, self._give_up, instance, attempt)
         return outer, momentum
+
+    def _give_up(self, instance: InstanceId, attempt: int) -> None:
+        """Forget the chunks that have come, unless another attempt has begun since."""
+        if self._attempts.get(instance) == attempt:
+            del self._attempts[instance]
+            self._partial.pop(instance, None)

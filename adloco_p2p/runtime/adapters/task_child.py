@@ -45,10 +45,13 @@ class TaskChild:
         """Score the newest checkpoint. Raises TaskScoringFailed."""
         try:
             async with asyncio.timeout(self._seconds):
-                return claim_of(await self._output(), self._names)
+                output = await self._output()
         except TimeoutError:
             reason = f"not done after {self._seconds} s; --peer-set task_seconds=N gives it longer, 0 leaves it to others"
             raise TaskScoringFailed(reason) from None
+        except OSError as error:  # the system may lack processes, memory or descriptors now
+            raise TaskScoringFailed(f"the child process cannot be started: {error}"[:MAX_REASON]) from error
+        return claim_of(output, self._names)
 
     async def _output(self) -> bytes:
         while True:
@@ -91,13 +94,18 @@ def _problem(output: bytes, errors: bytes) -> str:
 
 
 def claim_of(output: bytes, names: tuple[str, ...]) -> TaskClaim:
-    """Parse the JSON of `evaluate --tasks`. Raises TaskScoringFailed if it has other tasks, as for the name of a group."""
-    found = json.loads(output.splitlines()[-1])
-    scores = {task["name"]: task for task in found["tasks"]}
-    if sorted(scores) != sorted(names):
-        raise TaskScoringFailed(f"evaluation.tasks.names: {' '.join(names)} gave {' '.join(scores)[:MAX_REASON]}")
+    """Parse the JSON of `evaluate --tasks`. Raises TaskScoringFailed for anything else, and if it has other tasks, as for the
+    name of a group."""
     assert 0 < len(names) <= MAX_TASKS
-    return TaskClaim(round=found["round"], model=Digest(found["model"]), scores=tuple(_score(scores[name]) for name in names))
+    try:
+        found = json.loads(output.splitlines()[-1])
+        scores = {str(task["name"]): task for task in found["tasks"]}
+        if sorted(scores) != sorted(names):
+            raise TaskScoringFailed(f"evaluation.tasks.names: {' '.join(names)} gave {' '.join(scores)[:MAX_REASON]}")
+        in_order = tuple(_score(scores[name]) for name in names)
+        return TaskClaim(round=int(found["round"]), model=Digest(str(found["model"])), scores=in_order)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise TaskScoringFailed(f"the child process printed no scores: {error!r}"[:MAX_REASON]) from error
 
 
 def _score(task: dict[str, object]) -> TaskScore:

@@ -68,9 +68,12 @@ class EncodedResult:
         object.__setattr__(self, "_offsets", (0, *accumulate(num_bytes for num_bytes, _ in self.parts)))
 
     @property
+    def chunks(self) -> list[memoryview]:
+        return [self.part(index) for index in range(len(self.parts))]
+
+    @property
     def blob(self) -> Blob:
-        chunks = [self.part(index) for index in range(len(self.parts))]
-        return Blob(result_index(self.codec, self.size, self.parts, binding=self.binding), chunks)
+        return Blob(result_index(self.codec, self.size, self.parts, binding=self.binding), self.chunks)
 
     def part(self, index: int) -> memoryview:
         return self.encoded.data[self._offsets[index] : self._offsets[index + 1]]
@@ -222,4 +225,4 @@ class ResultDownload:
             parts=index.chunks,
             binding=binding,
         )
-        return self._result.blob.chunks
+        return self._result.chunks

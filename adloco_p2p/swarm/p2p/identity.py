@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import StorageError
+from adloco_p2p.synced import sync_directory
 
 AGREEMENT_CONTEXT = "consensus"
 """The context of signatures for the core, which are valid nowhere else."""
@@ -172,10 +173,6 @@ def _write_once(path: Path, data: bytes) -> None:
         except OSError:  # a file system without hard links; the workdir's lock keeps other processes away
             aside.rename(path)
         aside.unlink(missing_ok=True)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)
     except OSError as error:
         raise StorageError(f"{path}: cannot write the identity: {error.strerror}", code="E406") from error

@@ -3,16 +3,20 @@ loses its place."""
 
 import asyncio
 import contextlib
+import errno
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, decode_want, encode_reply, handler_name
 from adloco_p2p.swarm.transport.endpoint import Endpoint
-from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
 from adloco_p2p.swarm.transport.held import encode_held
+from adloco_p2p.swarm.transport.log_limiter import LogLimiter
 from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces
 
 MAX_DOWNLOADS = 4
@@ -37,17 +41,46 @@ LEAST_AFTER_SECONDS = 60.0
 MAX_COPIES = 2
 """A download that takes more bytes than this many copies of the blob is dropped."""
 
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FileChunk:
+    """A chunk that is read when it is sent. It is not mapped into memory: the process would die of reading what somebody has
+    cut off the file meanwhile."""
+
+    path: Path
+    start: int
+    num_bytes: int
+
+    def __len__(self) -> int:
+        return self.num_bytes
+
+    def read(self) -> memoryview:
+        """Raises OSError, also where the file has become shorter."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            data = file.read(self.num_bytes)
+        if len(data) != self.num_bytes:
+            raise OSError(errno.EIO, "shorter than before", str(self.path))
+        return memoryview(data)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blob:
     """A blob that is served."""
 
     index: bytes
-    chunks: Sequence[memoryview]
+    chunks: Sequence[memoryview | FileChunk]
     held: frozenset[int] | None = None
     """The chunks that are here; None for all of them."""
     source: object = None
     """The object to pass to `ChunkServer.drop` when the bytes are about to change."""
+
+    async def read(self, chunk: int) -> memoryview:
+        """Return the bytes of a chunk. Raises OSError."""
+        place = self.chunks[chunk]
+        return place if isinstance(place, memoryview) else await asyncio.to_thread(place.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +131,8 @@ class ChunkServer:
         max_downloads: int = MAX_DOWNLOADS,
         max_downloads_per_peer: int = MAX_DOWNLOADS_PER_PEER,
     ) -> None:
-        """`find` returns the blob of a root, if it is held here. Its bytes must not change while `num_served_now` is not 0, or
-        until `drop` is called with its source."""
+        """`find` returns the blob of a root, if it is held here, and may raise OSError. Bytes of it in memory must not change
+        while `num_served_now` is not 0, or until `drop` is called with its source."""
         self._find = find
         self._endpoint = endpoint
         self._acceptor = StreamAcceptor(endpoint, handler_name(kind), self._serve_stream)
@@ -109,6 +142,7 @@ class ChunkServer:
         )
         """The places of streams that have no download yet."""
         self._max_downloads, self._max_downloads_per_peer = max_downloads, max_downloads_per_peer
+        self._unreadable = LogLimiter()
         self._downloads: dict[FramedStream, _Running] = {}
         """Running downloads by their streams, oldest first."""
         self.num_served_now = 0
@@ -134,7 +168,11 @@ class ChunkServer:
             async with asyncio.timeout(REQUEST_SECONDS):
                 root = Digest((await stream.receive(FrameKind.HELLO)).hex())
             stream.resume()
-            blob = await self._find(root)
+            try:
+                blob = await self._find(root)
+            except OSError as error:
+                self._note_unreadable(error)
+                blob = None
             if blob is None or not self._take_place(stream, blob):
                 busy = Answer.BUSY, f"busy with {len(self._downloads)} downloads"
                 reply = busy if blob else (Answer.REFUSED, "not held here")
@@ -142,6 +180,11 @@ class ChunkServer:
                 await stream.until_closed(REQUEST_SECONDS)
                 return
         await self._serve(root, blob, stream)
+
+    def _note_unreadable(self, error: OSError) -> None:
+        """Log a problem of a file, but not as often as others ask for it."""
+        if count := self._unreadable.count(self._endpoint.me, str(error), time.monotonic()):
+            logger.warning("chunks.unreadable count=%d error=%s", count, error)
 
     def _take_place(self, stream: FramedStream, blob: Blob) -> bool:
         """Take a place for a download, for a member if need be that of another one that has to yield. Return whether there was
@@ -186,7 +229,12 @@ class ChunkServer:
                 if wanted not in held:
                     raise RemoteProtocolError(f"asked for chunk {wanted}, which is not among the {len(held)} that are here")
                 allowance.take(len(blob.chunks[wanted]))
-                await stream.send_data(blob.chunks[wanted], allowance.waiting)
+                try:
+                    data = await blob.read(wanted)
+                except OSError as error:
+                    self._note_unreadable(error)
+                    raise StreamLost(f"chunk {wanted} cannot be read: {error}") from error
+                await stream.send_data(data, allowance.waiting)
                 served.add(wanted)
         finally:
             stream.abort()

@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,10 +26,11 @@ from adloco_p2p.errors import ConfigError, RemoteProtocolError, StateTransferFai
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
-from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
+from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer, FileChunk
 from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transfer.json_depth import json_problem
 from adloco_p2p.swarm.transport.endpoint import Endpoint
+from adloco_p2p.synced import sync_directory, write_synced
 
 PROTOCOL = "files"
 """Name of the streams on which all kinds of files are served."""
@@ -140,20 +141,22 @@ def text_problem(kind: FileKind, path: Path) -> str:
     return json_problem(path) if kind is JSON else ""
 
 
-def _chunks(files: NamedFiles) -> list[memoryview]:
-    """Return the chunks of the blob; the files are mapped into memory, not read."""
-    listing = _Listing(files=tuple((name, path.stat().st_size) for name, path in files))
-    chunks = [memoryview(canonical.encode(listing))]
-    for _, path in files:
-        with path.open("rb") as file:
-            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        chunks += [content[start : start + MAX_CHUNK_BYTES] for start in range(0, len(content), MAX_CHUNK_BYTES)]
+def _chunks(files: NamedFiles) -> list[memoryview | FileChunk]:
+    """Return the chunks of the blob; the files are not read."""
+    sizes = [path.stat().st_size for _, path in files]
+    listing = _Listing(files=tuple((name, size) for (name, _), size in zip(files, sizes, strict=True)))
+    chunks: list[memoryview | FileChunk] = [memoryview(canonical.encode(listing))]
+    for (_, path), size in zip(files, sizes, strict=True):
+        starts = range(0, size, MAX_CHUNK_BYTES)
+        chunks += [FileChunk(path, start, min(MAX_CHUNK_BYTES, size - start)) for start in starts]
     return chunks
 
 
 def _blob(kind: FileKind, files: NamedFiles) -> Blob:
+    """Return the blob of the files, which are read once. Raises OSError."""
     chunks = _chunks(files)
-    return Blob(blob_index(kind.head, ((len(chunk), chunk_digest(chunk)) for chunk in chunks)), tuple(chunks))
+    contents = (chunk if isinstance(chunk, memoryview) else chunk.read() for chunk in chunks)
+    return Blob(blob_index(kind.head, ((len(content), chunk_digest(content)) for content in contents)), tuple(chunks))
 
 
 def files_root(kind: FileKind, files: NamedFiles) -> Digest:
@@ -245,15 +248,17 @@ def _listed(kind: FileKind, chunks: Sequence[memoryview]) -> list[tuple[str, int
 
 
 def _unpack(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> None:
-    """Write the files; the directory appears when all are there, and otherwise none of them stays on the disk. Raises
-    ConfigError where the disk does not take them, and RemoteProtocolError where the chunks are not those of files of this
-    kind."""
+    """Write the files; the directory appears when all are there, and otherwise none of them stays on the disk. That holds after
+    a loss of power, too, because the next start takes the directory as it is. Raises ConfigError where the disk does not take
+    them, and RemoteProtocolError where the chunks are not those of files of this kind."""
     aside = directory.with_name(f"{directory.name}.new")
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir()
         _write(kind, chunks, aside)
+        sync_directory(aside)
         aside.rename(directory)
+        sync_directory(directory.parent)
     except OSError as error:
         raise ConfigError(f"{directory}: the {kind.noun} of the run cannot be written: {error}", code=kind.too_large) from error
     finally:
@@ -263,13 +268,19 @@ def _unpack(kind: FileKind, chunks: Sequence[memoryview], directory: Path) -> No
 def _write(kind: FileKind, chunks: Sequence[memoryview], aside: Path) -> None:
     content = iter(chunks[1:])
     for name, size in _listed(kind, chunks):
-        with (aside / name).open("wb") as file:
-            while size > file.tell():
-                file.write(next(content))
+        write_synced(aside / name, _begin(content, size))
         if (aside / name).stat().st_size != size:
             raise RemoteProtocolError(f"{name}: chunks that do not end with the file")
         if kind is not MODEL and (problem := text_problem(kind, aside / name)):
             raise RemoteProtocolError(f"{name} {problem}")
+
+
+def _begin(chunks: Iterator[memoryview], num_bytes: int) -> Iterator[memoryview]:
+    """Take chunks until they hold so many bytes, or more."""
+    while num_bytes > 0:
+        chunk = next(chunks)
+        num_bytes -= len(chunk)
+        yield chunk
 
 
 async def fetch_files(

@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import threading
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,13 +27,22 @@ from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.data.source import load_split
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
-from adloco_p2p.swarm.transfer import file_transfer, json_depth
+from adloco_p2p.swarm.transfer import chunk_server, file_transfer, json_depth
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
-from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
-from adloco_p2p.swarm.transfer.chunk_server import Blob
+from adloco_p2p.swarm.transfer.chunk_protocol import (
+    MAX_CHUNK_BYTES,
+    Answer,
+    ChunkIndex,
+    decode_reply,
+    encode_want,
+    handler_name,
+)
+from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
+from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transfer.file_transfer import (
     JSON,
     MODEL,
+    PROTOCOL,
     TEXT,
     FileKind,
     NamedFiles,
@@ -41,11 +50,16 @@ from adloco_p2p.swarm.transfer.file_transfer import (
     _Room,
     _unpack,
     check_text,
+    file_server,
     files_root,
     model_files,
     text_files,
 )
 from adloco_p2p.swarm.transfer.json_depth import json_problem
+from adloco_p2p.swarm.transport.endpoint import Endpoint
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost, open_stream
+from tests.swarm.patience import PATIENCE_SECONDS
+from tests.swarm.swarm_hosts import started_hosts
 
 CONTENT = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 20000, "tokenizer.json": b"[1]"}
 
@@ -59,6 +73,10 @@ def write(folder: Path, content: dict[str, bytes]) -> Path:
 
 def blob_of(listing: object, *content: bytes) -> list[memoryview]:
     return [memoryview(json.dumps({"files": listing}, separators=(",", ":")).encode()), *(memoryview(one) for one in content)]
+
+
+def content_of(blob: Blob) -> list[memoryview]:
+    return [asyncio.run(blob.read(chunk)) for chunk in range(len(blob.chunks))]
 
 
 def index_of(chunks: Sequence[memoryview], head: bytes = MODEL.head) -> ChunkIndex:
@@ -86,11 +104,12 @@ def test_a_download_becomes_the_same_files_and_keeps_what_it_had(tmp_path: Path)
     index = ChunkIndex.decode(blob.index)
     room = _Room(MODEL, tmp_path / "base.part", lambda _: None)
     room.make(index)
-    room.chunks[1][:] = blob.chunks[1]
+    content = content_of(blob)
+    room.chunks[1][:] = content[1]
     again = _Room(MODEL, tmp_path / "base.part", lambda _: None)
     again.make(index)
-    assert bytes(again.chunks[1]) == bytes(blob.chunks[1]), "after a restart"
-    for mine, theirs in zip(again.chunks, blob.chunks, strict=True):
+    assert bytes(again.chunks[1]) == bytes(content[1]), "after a restart"
+    for mine, theirs in zip(again.chunks, content, strict=True):
         mine[:] = theirs
     _unpack(MODEL, again.chunks, tmp_path / "base")
     assert {path.name: path.read_bytes() for path in (tmp_path / "base").iterdir()} == CONTENT
@@ -212,6 +231,35 @@ def test_the_files_are_read_once_however_many_ask_for_them_at_first(tmp_path: Pa
     assert all(asyncio.run(all_ask())) and len(reads) == 1
 
 
+def test_a_download_is_on_the_disk_before_its_part_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a loss of power the next start finds the directory, and fetches nothing."""
+    blob, calls = _blob(MODEL, model_files(write(tmp_path / "a", CONTENT))), list[tuple[str, str]]()
+    content = content_of(blob)
+
+    def noted(call: str, function: Callable[..., None]) -> Callable[..., None]:
+        def noting(path: int | Path, *others: Path) -> None:
+            shown = Path(f"/proc/self/fd/{path}").readlink() if isinstance(path, int) else path
+            calls.append((call, str(shown.relative_to(tmp_path))))
+            function(path, *others)
+
+        return noting
+
+    async def fetch(_fetcher: ChunkFetcher, download: Download, _donors: object, **_: object) -> dict[PeerId, str]:
+        await download.begin(blob.index)
+        for number, chunk in enumerate(content):
+            download._last_chunk[PeerId("a")] = 0.0
+            download.put(PeerId("a"), number, bytearray(chunk))
+        return {}
+
+    monkeypatch.setattr(ChunkFetcher, "fetch", fetch)
+    for call, function in (("fsync", os.fsync), ("rename", os.rename), ("unlink", os.unlink)):
+        monkeypatch.setattr(os, call, noted(call, function))
+    endpoint, root = cast(Any, None), blob_root(blob.index)
+    asyncio.run(file_transfer.fetch_files(endpoint, MODEL, root, tmp_path / "base", [PeerId("a")], say=lambda _: None))
+    files = [("fsync", f"base.new/{name}") for name in sorted(CONTENT)]
+    assert calls == [*files, ("fsync", "base.new"), ("rename", "base.new"), ("fsync", "."), ("unlink", "base.part")]
+
+
 # --- the text of a run -----------------------------------------------------------------------------------------------
 
 
@@ -219,7 +267,7 @@ def test_texts_of_several_paths_keep_their_order_and_content(tmp_path: Path) -> 
     folder = write(tmp_path / "own", {"b.txt": b"bee", "a.txt": b"a", "held.md": b"held out"})
     paths = [[str(folder / "a.txt"), str(folder / "b.txt")], [str(folder / "held.md")]]
     files = text_files(TEXT, paths)
-    chunks = list(_blob(TEXT, files).chunks)
+    chunks = content_of(_blob(TEXT, files))
     _unpack(TEXT, chunks, tmp_path / "text")
     assert {path.name: path.read_bytes() for path in (tmp_path / "text").iterdir()} == {
         "0000-00000.txt": b"a",
@@ -250,7 +298,7 @@ def test_an_archive_is_neither_shared_nor_taken(form: str, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="is an archive"):
         check_text(TEXT, text_files(TEXT, [[str(tmp_path / "rows.txt")]]))
     with pytest.raises(RemoteProtocolError, match="is an archive"):
-        _unpack(TEXT, list(_blob(TEXT, [("0000-00000.txt", tmp_path / "rows.txt")]).chunks), tmp_path / "text")
+        _unpack(TEXT, content_of(_blob(TEXT, [("0000-00000.txt", tmp_path / "rows.txt")])), tmp_path / "text")
     assert not (tmp_path / "text").exists()
 
 
@@ -292,10 +340,10 @@ def test_deep_json_is_neither_shared_nor_taken_and_is_an_error_as_ones_own(tmp_p
     with pytest.raises(ConfigError, match="is nested more than 64 deep"):
         check_text(JSON, text_files(JSON, [[str(tmp_path / "rows.json")]]))
     with pytest.raises(RemoteProtocolError, match="is nested more than 64 deep"):
-        _unpack(JSON, list(_blob(JSON, [("0000-00000.json", tmp_path / "rows.json")]).chunks), tmp_path / "text")
+        _unpack(JSON, content_of(_blob(JSON, [("0000-00000.json", tmp_path / "rows.json")])), tmp_path / "text")
     for kind, name in ((JSON, "0000-00000.txt"), (TEXT, "0000-00000.json")):  # by a name that asks for no check
         with pytest.raises(RemoteProtocolError, match="names of files that no text has"):
-            _unpack(kind, list(_blob(kind, [(name, tmp_path / "rows.json")]).chunks), tmp_path / "text")
+            _unpack(kind, content_of(_blob(kind, [(name, tmp_path / "rows.json")])), tmp_path / "text")
     with pytest.raises(ConfigError, match="cannot be read as json"):
         load_split(DataConfig(source="json", path=str(tmp_path / "rows.json")), split="train", cache_dir=tmp_path / "cache")
 
@@ -319,3 +367,45 @@ def test_one_server_serves_the_model_and_the_text_and_nothing_else(tmp_path: Pat
         heads.append(ChunkIndex.decode(blob.index).head)
     assert heads == [MODEL.head, TEXT.head]
     assert asyncio.run(find(Digest("0" * 64))) is None
+
+
+def test_a_file_that_is_cut_off_or_missing_costs_its_author_nothing_but_a_stream(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mapped into memory, the part that was cut off would end the process of the author."""
+    directory = write(tmp_path / "a", CONTENT)
+    root, weights = root_of(directory), directory / "model.safetensors"
+
+    async def scenario() -> None:
+        async with started_hosts(tmp_path, 2) as (stranger, author):
+
+            async def served() -> ChunkServer:
+                server = file_server(Endpoint(author.p2p), {root: (MODEL, model_files(directory))})
+                await server.start()
+                return server
+
+            async def asked() -> tuple[FramedStream, Answer]:
+                stream = await open_stream(stranger.p2p, author.me, handler_name(PROTOCOL), timeout_seconds=PATIENCE_SECONDS)
+                stream.send(FrameKind.HELLO, bytes.fromhex(root))
+                return stream, decode_reply(await stream.receive(FrameKind.HELLO_REPLY))[0]
+
+            server = await served()
+            stream, answer = await asked()
+            assert answer is Answer.GO and await stream.receive(FrameKind.TABLE) and await stream.receive(FrameKind.HELD)
+            os.truncate(weights, 4096)
+            stream.send(FrameKind.WANT, encode_want(2))
+            with pytest.raises(StreamLost):
+                await stream.receive(FrameKind.TABLE)
+            assert server.num_served_now == 0
+            await server.stop()
+
+            server = await served()
+            weights.unlink()
+            for _ in range(2):
+                stream, answer = await asked()
+                assert answer is Answer.REFUSED
+                stream.abort()
+
+    asyncio.run(scenario())
+    lines = [line.getMessage() for line in caplog.records if line.name == chunk_server.__name__]
+    assert [("shorter than before" in line, "No such file" in line) for line in lines] == [(True, False), (False, True)]
