@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, PeerId
+from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FRAME_BYTES, FramedStream, FrameKind, StreamLost
 
 
@@ -106,6 +107,25 @@ def test_an_end_that_never_closes_is_not_waited_for() -> None:
         await ours.until_closed(0.01)
         assert not ours.is_lost
         ours.abort()
+        theirs.abort()
+
+    asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+def test_a_sign_of_life_names_at_most_all_members_of_an_average_however_long_a_frame_is_awaited() -> None:
+    async def scenario() -> None:
+        ours, theirs = await pair()
+        ours.max_control_bytes = 1 << 20
+        everybody = tuple(range(MAX_HOSTS))
+        theirs.show_life(everybody, quiet_seconds=0.0)
+        theirs.send(FrameKind.NOTE)
+        await ours.receive(FrameKind.NOTE)
+        assert ours.awaited_members == everybody
+        theirs.show_life((*everybody, 0), quiet_seconds=0.0)
+        theirs.send(FrameKind.NOTE)
+        with pytest.raises(RemoteProtocolError, match="a control frame of 514 bytes"):
+            await ours.receive(FrameKind.NOTE)
+        assert ours.awaited_members == everybody
         theirs.abort()
 
     asyncio.run(asyncio.wait_for(scenario(), 240))
