@@ -261,7 +261,8 @@ class FramedStream(asyncio.BufferedProtocol):
     def _finish_frame(self) -> None:
         payload, self._view = self._view, self._header
         if self._kind == FrameKind.DATA:
-            assert self.sink is not None
+            if self.sink is None:  # the average has ended here while the frame was coming
+                raise RemoteProtocolError(f"{self.peer} sent data that nobody awaits any more")
             self.sink.arrived(len(payload))
         elif self._kind == FrameKind.ALIVE:
             if len(payload) % 2:
