@@ -239,8 +239,8 @@ ERROR_CODES = {
     ),
     "E233": ErrorCode(
         "a call of the library is not accepted",
-        "A program gave `adloco_p2p.Swarm` or its `step` unexpected arguments, called them in another order, or changed the"
-        " shapes or types of its parameters inside the block.",
+        "A program gave `adloco_p2p.Swarm` or its `step` unexpected arguments, called them in another order, reported a"
+        " negative loss, or changed the shapes or types of its parameters inside the block.",
         "The message names what is accepted; docs/library.md has an example that runs.",
     ),
     "E234": ErrorCode(

@@ -8,12 +8,13 @@ import contextlib
 import json
 import logging
 import numbers
+import operator
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import torch
 
@@ -37,13 +38,15 @@ from adloco_p2p.swarm.discovery.join import JoinTarget
 from adloco_p2p.swarm.discovery.join_link import is_link, split_initial_peers
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
-from adloco_p2p.training.own_loop import Evaluate, OwnLoop, layout_digest
+from adloco_p2p.training.own_loop import Evaluate, OwnLoop, check_loss, layout_digest
 
 logger = logging.getLogger("adloco_p2p")
 """Gets the text that the command would print for its user, at level INFO, the join link included."""
 
 LEAVE_SECONDS = 30.0
 """How long a node may take that was asked to leave at once; then its tasks are cancelled."""
+MOST_PER_STEP = 1 << 40
+"""Most samples or tokens of a step: those of a whole round still fit a report."""
 Named = tuple[str, torch.nn.Parameter]
 Settings = Mapping[str, Any]
 
@@ -78,8 +81,8 @@ class Swarm:
         """`target`: a join link, or the run to start: a configuration file, or its settings (dotted keys; mode diloco if not
         set). `workdir`: this peer's directory; the same call with it again resumes. `parameters`: all that are trained, fp32,
         in the same order and shapes on all peers. `name`: the model's name, the same on all peers. `evaluate`: returns the
-        held-out loss of the model as it is; called in this thread between rounds. `peer`: settings of the machine. Nothing
-        begins before `with`.
+        held-out loss of the model as it is, 0 or more; called in this thread between rounds. `peer`: settings of the machine.
+        Nothing begins before `with`.
 
         Raises ConfigError for settings and parameters that cannot be used.
         """
@@ -135,23 +138,22 @@ class Swarm:
             raise
         return self
 
-    def step(self, *, samples: int, loss: torch.Tensor | float, tokens: int | None = None) -> bool:
+    def step(self, *, samples: SupportsIndex, loss: torch.Tensor | float, tokens: SupportsIndex | None = None) -> bool:
         """Count a step that the program's optimizer has done. Blocks only at the end of a round. Returns False once the run is
         complete, or this peer was asked to stop: then leave the loop.
 
-        `samples`: samples in this step's batch, which are its weight in the average. `loss`: the batch's mean loss. `tokens`:
-        tokens, for the views only. Raises ConfigError for invalid arguments, and the error that ended the node.
+        `samples`: samples in this step's batch, which are its weight in the average. `loss`: the batch's mean loss, 0 or
+        more. `tokens`: tokens, for the views only. Raises ConfigError for invalid arguments, and the error that ended the node.
         """
-        if not isinstance(samples, numbers.Integral) or samples < 1:
-            raise ConfigError(
-                f"step(samples={samples!r}): accepted: a whole number from 1 on, the rows of the batch", code="E233"
-            )
+        num_samples = _whole("samples", samples, least=1, what="the rows of the batch")
+        num_tokens = num_samples if tokens is None else _whole("tokens", tokens, least=0, what="the tokens of the batch")
         if isinstance(loss, torch.Tensor) and loss.numel() != 1:
             raise ConfigError(f"step(loss=...): {tuple(loss.shape)} values; accepted: one, the mean of the batch", code="E233")
         if not isinstance(loss, torch.Tensor | numbers.Real):
             raise ConfigError(f"step(loss={loss!r}): accepted: a number, or a tensor of one value", code="E233")
-        engine = self._running
-        return engine.step(samples=int(samples), tokens=samples if tokens is None else tokens, loss=loss)
+        if not isinstance(loss, torch.Tensor):  # the end of the round looks at tensors, which may lie on a device
+            check_loss("step(loss=...)", float(loss))
+        return self._running.step(samples=num_samples, tokens=num_tokens, loss=loss)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the run and save the last boundary. The steps of an unfinished round count if the others average them within
@@ -364,6 +366,19 @@ def _warn_about_inner(loaded: Loaded[RunConfig]) -> None:
             " in the program, and leave inner.* out of a new run's settings",
             ", ".join(written),
         )
+
+
+def _whole(name: str, value: SupportsIndex, *, least: int, what: str) -> int:
+    """Return the number of an argument of `step`, which may be a tensor of one integer. Raises ConfigError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not least <= number <= MOST_PER_STEP:
+        raise ConfigError(
+            f"step({name}={value!r}): accepted: a whole number from {least} to {MOST_PER_STEP}, {what}", code="E233"
+        )
+    return number
 
 
 def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torch.nn.Parameter]:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from adloco_p2p.errors import DeviceError
+from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.training.device_shell import Shell
@@ -15,7 +15,7 @@ def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_b
     """Return the mean loss over the PREDICTED tokens of all rows, in nats, of parameters [P] on any device; its exponential is
     the perplexity. Infinite where the mean is not finite.
 
-    Raises DeviceError where one row does not fit.
+    Raises DeviceError where one row does not fit, ConfigError for a negative mean.
     """
     tokens = rows.num_predicted_tokens
     assert tokens > 0, "nothing to predict"
@@ -34,8 +34,16 @@ def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_b
                     ) from error
             micro_batch = max(1, micro_batch // 2)
             shell.free_cache()
-    loss = float(total) / tokens
+    loss = checked_mean(float(total) / tokens)
     return loss if math.isfinite(loss) else math.inf
+
+
+def checked_mean(loss: float) -> float:
+    """Return a mean loss. Raises ConfigError for a negative one, which only a plugin's loss has and no peer accepts in a
+    report."""
+    if loss < 0:
+        raise ConfigError(f"model.loss: a mean of {loss:.6g}; accepted: losses of 0 or more", code="E232")
+    return loss
 
 
 def perplexity(loss: float) -> float:

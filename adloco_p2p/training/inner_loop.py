@@ -17,6 +17,7 @@ from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.accumulation import StepNoise
 from adloco_p2p.training.device import with_room
+from adloco_p2p.training.evaluate import checked_mean
 from adloco_p2p.training.input_worker import ReadyBatches
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import LearningRateSchedule
@@ -72,7 +73,7 @@ def run_inner_steps(
     `micro_batch_limit` counts per device. `is_measured`: whether the gradient noise is needed. `make_room` frees the device of
     what these steps do not need; where memory is short in spite of the probed limit, smaller micro-batches come first, and no
     value depends on it. The time that `should_stop` takes does not count as training. Raises DeviceError where one sample, or
-    the optimizer's step, does not fit.
+    the optimizer's step, does not fit, and ConfigError for a negative mean loss.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     clock = _TrainingClock()
@@ -122,7 +123,7 @@ class _Done:
         self.steps += 1
 
     def result(self, share: HostShare, team: Trainers, instance: Instance, clock: "_TrainingClock") -> InnerResult:
-        loss = float(self.loss_sum) / max(1, self.tokens)  # waits for the device
+        loss = checked_mean(float(self.loss_sum) / max(1, self.tokens))  # waits for the device
         return InnerResult(
             samples=self.steps * share.effective_batch,
             tokens=self.tokens,

@@ -40,6 +40,17 @@ Evaluate = Callable[[], float]
 """Returns the held-out loss of the model as it is, in nats per predicted token."""
 
 
+def check_loss(given: str, loss: float) -> None:
+    """Raise ConfigError for a negative loss, which no peer accepts in a report. One that is not a number passes: the training
+    has diverged."""
+    if loss < 0:
+        raise ConfigError(
+            f"{given}: {loss:.6g}; accepted: 0 or more; train on any loss, but report one that is not negative, such as the"
+            " cross-entropy, or this one plus a constant",
+            code="E233",
+        )
+
+
 def layout_digest(parameters: Parameters) -> str:
     """Return the digest of the parameters' shapes in order, which all peers of a run share."""
     return canonical.digest([list(parameter.shape) for parameter in parameters])
@@ -60,6 +71,8 @@ class _Round:
     loss_sum: torch.Tensor | float = 0.0
     """The sum of losses times samples, on the program's device, so that no step waits for it."""
     last_loss: torch.Tensor | float = math.nan
+    least_loss: torch.Tensor | float = math.inf
+    """The least loss of a step, on the program's device, too."""
     seconds: float = 0.0
     is_discarded: bool = False
     """Whether the node no longer waits for it."""
@@ -205,6 +218,7 @@ class OwnLoop(HostedInstances):
             current.tokens += tokens
             current.loss_sum = current.loss_sum + value * samples
             current.last_loss = value
+            current.least_loss = _least(value, current.least_loss)
             self._handover.changed.notify_all()
         if current.steps < current.share.inner_steps and not current.ends_early:
             return True
@@ -232,6 +246,7 @@ class OwnLoop(HostedInstances):
 
     def _end_round(self, current: _Round) -> None:
         self._check_parameters()
+        check_loss("step(loss=...)", float(current.least_loss))
         vector = gathered(self._parameters)
         with self._handover.changed:
             current.seconds = time.perf_counter() - current.begun
@@ -359,4 +374,12 @@ class OwnLoop(HostedInstances):
                 loss = float(self._evaluate())
         finally:
             scatter_(self._parameters, before)
+        check_loss("evaluate()", loss)
         return loss if math.isfinite(loss) else math.inf
+
+
+def _least(one: torch.Tensor | float, other: torch.Tensor | float) -> torch.Tensor | float:
+    """Return the lesser of two losses, without waiting for the device of one."""
+    if isinstance(one, torch.Tensor):
+        return one.clamp(max=other)
+    return other.clamp(max=one) if isinstance(other, torch.Tensor) else min(one, other)

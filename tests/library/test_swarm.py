@@ -2,11 +2,13 @@
 `tests/e2e/test_own_loop.py` have its rounds."""
 
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,15 +60,22 @@ def test_a_swarm_is_entered_once_and_a_step_belongs_inside(tmp_path: Path) -> No
     with swarm:
         with pytest.raises(adloco_p2p.AdlocoError, match="samples=0") as wrong:
             swarm.step(samples=0, loss=1.0)
+        pair = torch.tensor([4, 4])
+        for name, value in [("samples", 2.5), ("samples", pair), ("tokens", -1), ("tokens", 2.5), ("tokens", 1 << 70)]:
+            words = rf"{name}={re.escape(repr(value))}.*accepted: a whole number"
+            with pytest.raises(adloco_p2p.AdlocoError, match=words) as wrong:
+                swarm.step(**{"samples": 4, "loss": 1.0, name: value})  # type: ignore[arg-type]
+        with pytest.raises(adloco_p2p.AdlocoError, match=r"step\(loss.*: -0\.25; accepted: 0 or more; .*constant") as negative:
+            swarm.step(samples=4, loss=-0.25)
         for loss in ("1.0", None):
             with pytest.raises(adloco_p2p.AdlocoError, match=f"loss={loss!r}.*accepted: a number"):
                 swarm.step(samples=4, loss=loss)  # type: ignore[arg-type]
         with pytest.raises(adloco_p2p.AdlocoError, match="in use by this program"):
             adloco_p2p.Swarm(ALONE, workdir=tmp_path, parameters=net.parameters(), name="line", peer=MACHINE).__enter__()
-        assert not swarm.step(samples=4, loss=1.0) and swarm.is_finished
+        assert not swarm.step(samples=torch.tensor(4), loss=1.0, tokens=np.int64(9)) and swarm.is_finished
     with pytest.raises(adloco_p2p.AdlocoError, match="accepted: a new Swarm") as again:
         swarm.__enter__()
-    assert {refused.value.code for refused in (early, wrong, again)} == {"E233"}
+    assert {refused.value.code for refused in (early, wrong, negative, again)} == {"E233"}
 
 
 def test_a_peer_that_comes_when_the_run_is_over_does_not_take_its_own_parameters_for_the_model(

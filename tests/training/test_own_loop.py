@@ -26,7 +26,9 @@ STEPS = 3
 class Meeting:
     """An engine whose node side runs in a thread, as the device worker's; this thread is the program's."""
 
-    def __init__(self, *, evaluate: bool = False) -> None:
+    def __init__(self, *, evaluate: bool = False, sign: float = 1.0) -> None:
+        """`sign`: of the loss that the program evaluates."""
+        self._sign = sign
         self.parameters = [torch.nn.Parameter(torch.tensor([[1.0, 2.0]])), torch.nn.Parameter(torch.tensor([3.0]))]
         self.evaluated_in: list[threading.Thread] = []
         self.engine = OwnLoop(RUN, ME, self.parameters, evaluate=self._loss if evaluate else None)
@@ -41,7 +43,7 @@ class Meeting:
     def _loss(self) -> float:
         self.evaluated_in.append(threading.current_thread())
         assert not torch.is_grad_enabled()
-        return float(gathered(self.parameters).sum())
+        return self._sign * float(gathered(self.parameters).sum())
 
     def is_enough(self, steps: int) -> bool:
         if steps >= self.enough:
@@ -76,8 +78,8 @@ class Meeting:
 
 
 @contextmanager
-def meeting(*, evaluate: bool = False) -> Iterator[Meeting]:
-    made = Meeting(evaluate=evaluate)
+def meeting(*, evaluate: bool = False, sign: float = 1.0) -> Iterator[Meeting]:
+    made = Meeting(evaluate=evaluate, sign=sign)
     try:
         yield made
     finally:
@@ -119,6 +121,30 @@ def test_losses_of_half_precision_are_summed_in_full(dtype: torch.dtype, samples
             made.train(0.1, loss=1.5, samples=count, dtype=dtype)
         done = result.result(240)
         assert done is not None and done.loss == 1.5 and not done.has_diverged
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_negative_loss_is_refused_at_the_end_of_its_round_even_if_the_mean_is_not(dtype: torch.dtype) -> None:
+    """No peer accepts a report with one, and reading each tensor would wait for its device."""
+    with meeting() as made:
+        made.run_inner(0)
+        made.engine.wait()
+        made.train(0.1, loss=2.0, dtype=dtype)
+        made.train(0.1, loss=-0.5, dtype=dtype)
+        with pytest.raises(ConfigError, match=r"step\(loss=\.\.\.\): -0\.5; accepted: 0 or more") as refused:
+            made.train(0.1, loss=1.0, dtype=dtype)
+        assert refused.value.code == "E233"
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_has_diverged(loss: float) -> None:
+    with meeting() as made:
+        result = made.run_inner(0)
+        made.engine.wait()
+        for value in (1.0, loss, 1.0):
+            made.train(0.1, loss=value)
+        done = result.result(240)
+        assert done is not None and done.has_diverged
 
 
 def test_fewer_steps_are_a_smaller_contribution_and_none_are_none() -> None:
@@ -213,6 +239,16 @@ def test_the_program_evaluates_the_outer_parameters_in_its_own_thread() -> None:
             made.parameters[0].zero_()
         made.engine.wait()
         assert loss.result(240) == pytest.approx(6.0) and made.evaluated_in == [threading.current_thread()]
+
+
+def test_a_negative_loss_of_the_programs_evaluation_ends_the_node_with_the_remedy() -> None:
+    with meeting(evaluate=True, sign=-1.0) as made:
+        loss = made.device.submit(made.engine.evaluate, ONE)
+        made.run_inner(0)
+        made.engine.wait()
+        with pytest.raises(ConfigError, match=r"evaluate\(\): -6; accepted: 0 or more.*cross-entropy") as refused:
+            loss.result(240)
+        assert refused.value.code == "E233"
 
 
 def test_without_a_function_nothing_is_evaluated() -> None:

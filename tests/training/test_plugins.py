@@ -177,6 +177,21 @@ def test_a_loss_of_another_shape_is_an_error_of_the_setting(installed: Path) -> 
         plugin_loss("focal")(logits, targets)
 
 
+def test_a_negative_loss_is_an_error_of_the_setting_in_steps_and_evaluation(installed: Path) -> None:
+    """No peer would accept a report with one."""
+    with (installed / "site" / "adloco_example.py").open("a") as source:
+        source.write("\n\ndef focal(logits, targets): return logits.logsumexp(-1) - 99.0\n")
+    sys.modules.pop("adloco_example", None)
+    run = run_with()
+    run = replace(run, model=replace(run.model, loss="focal"))
+    engine = Hosting(run, PeerConfig(device="cpu", max_micro_batch=4), ME, open_feed(run, cache_dir=None))
+    engine.start([ONE])
+    for measure in (lambda: engine.evaluate(ONE), lambda: train_round(engine, effect(round=0))):
+        with pytest.raises(ConfigError, match=r"model\.loss: a mean of -\d.*accepted: losses of 0 or more") as refused:
+            measure()
+        assert refused.value.code == "E232"
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -13,7 +13,7 @@ from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.report_form import assessment_of, complaint_of, fitted
 from adloco_p2p.core.model.roster_entry import Capacity
-from adloco_p2p.core.model.scalars import InstanceId
+from adloco_p2p.core.model.scalars import InstanceId, within_scalars
 from adloco_p2p.core.model.task_scores import TasksScored
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.peer.task_scoring import TaskScoring
@@ -117,13 +117,13 @@ class Reporting:
             speed = sum(result.samples for result in results) / seconds
             limit = min(pass_samples(result) for result in results)
             self._device_limit = min(result.micro_batch_limit for result in results)
-            self.capacity = replace(self.capacity, samples_per_second=speed, micro_batch_limit=limit)
+            self.capacity = replace(self.capacity, samples_per_second=within_scalars(speed), micro_batch_limit=limit)
         uplink = max((outer.upload_bytes_per_second for outer in done), default=0.0)
         if uplink > 0:
-            self.capacity = replace(self.capacity, upload_bytes_per_second=uplink)
+            self.capacity = replace(self.capacity, upload_bytes_per_second=within_scalars(uplink))
         downlink = max((outer.download_bytes_per_second for outer in done), default=0.0)
         if downlink > 0:
-            self.capacity = replace(self.capacity, download_bytes_per_second=downlink)
+            self.capacity = replace(self.capacity, download_bytes_per_second=within_scalars(downlink))
         self.capacity = self._task_scoring.capacity(self.capacity)
         made = Report(
             peer=self._state.me,

@@ -15,6 +15,8 @@ PROMPT_FRACTION = 0.25
 """A reducer that begins to read later than this fraction of its time finds parts waiting, and measures too fast an uplink."""
 PROMPT_SECONDS = 0.3
 """A reducer that begins within this time is never late: it covers a round trip and a busy machine."""
+MOST_BYTES_PER_SECOND = 1e11
+"""The fastest rate that one path may have, 800 Gbit/s. A reducer that states a faster one lies, or found the parts waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,11 @@ class _Report:
     seconds: float
     waited_seconds: float
     """How long the parts were on their way before the reducer began to read."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a path can be so fast. The rate of a time near 0 is not even finite."""
+        return self.num_bytes <= MOST_BYTES_PER_SECOND * self.seconds
 
     @property
     def is_prompt(self) -> bool:
@@ -68,7 +75,8 @@ class UplinkMeasure:
 
     def note(self, payload: bytes, parts: tuple[Part, ...], *, waited_seconds: float) -> None:
         """Take a reducer's report of how fast it got the first of these parts, counted from when it began to read,
-        `waited_seconds` after they were on their way. Impossible values are ignored."""
+        `waited_seconds` after they were on their way. Impossible values are ignored; of a report with an impossibly short time
+        the bytes count, because they have used the uplink."""
         num_bytes, seconds = THROUGHPUT.unpack(payload) if len(payload) == THROUGHPUT.size else (0, 0.0)
         if 0 < num_bytes <= sum(part.num_sent_bytes for part in parts) and 0 < seconds < math.inf:
             self._reports.append(_Report(num_bytes, seconds, waited_seconds))
@@ -89,7 +97,7 @@ class UplinkMeasure:
 
     @property
     def bytes_per_second(self) -> float:
-        """The rate of the uplink in bytes per second; 0 where all reducers began too late.
+        """The rate of the uplink in bytes per second; 0 where all reducers began too late, or stated impossible times.
 
         The paths share the uplink evenly, so until the median one is done no other has carried more. The rate is what all have
         carried by then over its time. The median path, the faster of two, decides, so that no single reducer makes this host
@@ -105,5 +113,6 @@ class UplinkMeasure:
     def _reports_of_readers(self) -> list[_Report]:
         """Return the reports of reducers that were prompt; if there are none, of those that read for longer than they were
         late."""
-        prompt = [report for report in self._reports if report.is_prompt]
-        return prompt or [report for report in self._reports if report.waited_seconds <= report.seconds]
+        possible = [report for report in self._reports if report.is_possible]
+        prompt = [report for report in possible if report.is_prompt]
+        return prompt or [report for report in possible if report.waited_seconds <= report.seconds]

@@ -27,7 +27,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import DaemonConnector
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, raise_if_failed, read_pbmsg_safe, write_pbmsg
 from hivemind.proto import p2pd_pb2
 
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, PeerId
 from adloco_p2p.errors import RemoteProtocolError, SwarmError
 from adloco_p2p.swarm.transport.traffic import Meter
 
@@ -47,6 +47,8 @@ FRAME_BYTES = 1 << 18
 """The largest data frame; a keepalive or another stream may go between two frames."""
 CONTROL_BYTES = 4096
 """The largest control frame, unless the caller expects a longer one."""
+MAX_ALIVE_BYTES = 2 * MAX_HOSTS
+"""The largest keepalive: two bytes for each member that it names."""
 _CONTROL_FRAMES = 64  # the most unread control frames; an honest peer sends a few
 _HIGH_WATER = 1 << 19
 _LEAST_REST_SECONDS = 0.01
@@ -243,7 +245,7 @@ class FramedStream(asyncio.BufferedProtocol):
                 if self.sink is None or not 0 < length <= FRAME_BYTES:
                     raise RemoteProtocolError(f"{self.peer} sent {length} bytes of data, unexpected here")
                 self._view = self.sink.target(length)
-            elif length > self.max_control_bytes or len(self._control) >= _CONTROL_FRAMES:
+            elif length > self._max_bytes(kind) or len(self._control) >= _CONTROL_FRAMES:
                 raise RemoteProtocolError(f"{self.peer} sent a control frame of {length} bytes or too many of them")
             else:
                 self._view = memoryview(bytearray(length))
@@ -251,10 +253,16 @@ class FramedStream(asyncio.BufferedProtocol):
                 self._finish_frame()
         self._filled = 0
 
+    def _max_bytes(self, kind: int) -> int:
+        """Return the most bytes of a control frame. A sign of life names members, and may come at any time, so it may not be as
+        long as a frame that is awaited."""
+        return min(self.max_control_bytes, MAX_ALIVE_BYTES) if kind == FrameKind.ALIVE else self.max_control_bytes
+
     def _finish_frame(self) -> None:
         payload, self._view = self._view, self._header
         if self._kind == FrameKind.DATA:
-            assert self.sink is not None
+            if self.sink is None:  # the average has ended here while the frame was coming
+                raise RemoteProtocolError(f"{self.peer} sent data that nobody awaits any more")
             self.sink.arrived(len(payload))
         elif self._kind == FrameKind.ALIVE:
             if len(payload) % 2:

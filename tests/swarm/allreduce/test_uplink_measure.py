@@ -28,6 +28,22 @@ def test_no_reducer_alone_makes_an_uplink_seem_slow_or_fast(seconds: tuple[float
     assert measure.bytes_per_second == pytest.approx(rate)
 
 
+@pytest.mark.parametrize("lie", [5e-324, 1e-300, 1e-12])
+@pytest.mark.parametrize("num_liars", [1, 2, 3])
+def test_times_that_no_link_needs_do_not_enter_the_rate(lie: float, num_liars: int) -> None:
+    """With 5e-324 s of half of the paths it was infinite, and no report could be written."""
+    measure = UplinkMeasure()
+    for seconds in (2.0, 2.0, *[lie] * num_liars):
+        measure.note(THROUGHPUT.pack(200, seconds), PARTS, waited_seconds=0.0)
+    assert measure.bytes_per_second == pytest.approx(100.0 * (2 + num_liars)), "what the liars got has used the uplink"
+
+
+def test_where_all_state_times_that_no_link_needs_nothing_is_measured() -> None:
+    measure = UplinkMeasure()
+    measure.note(THROUGHPUT.pack(200, 5e-324), PARTS, waited_seconds=0.0)
+    assert measure.bytes_per_second == 0.0
+
+
 @pytest.mark.parametrize("sizes", [(100, 100, 400), (100, 400, 400), (50, 200, 400), (1, 399, 400, 400), (300, 300)])
 def test_reducers_with_unequal_parts_measure_the_same_uplink(sizes: tuple[int, ...]) -> None:
     """300 bytes a second, shared evenly by the paths that still have something to send."""

@@ -5,7 +5,9 @@ import socket
 
 import pytest
 
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import MAX_HOSTS, PeerId
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.transport import framed_stream
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FRAME_BYTES, FramedStream, FrameKind, StreamLost
 
 
@@ -106,6 +108,55 @@ def test_an_end_that_never_closes_is_not_waited_for() -> None:
         await ours.until_closed(0.01)
         assert not ours.is_lost
         ours.abort()
+        theirs.abort()
+
+    asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+def test_a_sign_of_life_names_at_most_all_members_of_an_average_however_long_a_frame_is_awaited() -> None:
+    async def scenario() -> None:
+        ours, theirs = await pair()
+        ours.max_control_bytes = 1 << 20
+        everybody = tuple(range(MAX_HOSTS))
+        theirs.show_life(everybody, quiet_seconds=0.0)
+        theirs.send(FrameKind.NOTE)
+        await ours.receive(FrameKind.NOTE)
+        assert ours.awaited_members == everybody
+        theirs.show_life((*everybody, 0), quiet_seconds=0.0)
+        theirs.send(FrameKind.NOTE)
+        with pytest.raises(RemoteProtocolError, match="a control frame of 514 bytes"):
+            await ours.receive(FrameKind.NOTE)
+        assert ours.awaited_members == everybody
+        theirs.abort()
+
+    asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+class Sink:
+    """Takes whatever comes."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+
+    def target(self, num_bytes: int) -> memoryview:
+        self.has_begun.set()
+        return memoryview(bytearray(num_bytes))
+
+    def arrived(self, num_bytes: int) -> None:
+        raise AssertionError(f"{num_bytes} bytes are no longer awaited")
+
+
+def test_data_that_is_half_here_when_its_average_ends_is_refused() -> None:
+    async def scenario() -> None:
+        ours, theirs = await pair()
+        ours.sink = sink = Sink()
+        frame = framed_stream._FRAME.pack(framed_stream._MARKER, FrameKind.DATA, 0, 8) + bytes(8)
+        theirs._transport.write(frame[:-4])
+        await sink.has_begun.wait()
+        ours.sink = None
+        theirs._transport.write(frame[-4:])
+        with pytest.raises(RemoteProtocolError, match="nobody awaits"):
+            await ours.receive(FrameKind.NOTE)
         theirs.abort()
 
     asyncio.run(asyncio.wait_for(scenario(), 240))
