@@ -250,9 +250,10 @@ class SwarmNode:
             remove_socket_directory(sockets)
         return problems
 
-    def remember(self, addresses: Iterable[str]) -> None:
-        """Keep these addresses of living peers for the next start, when the bootstrap may be gone. Raises StorageError."""
-        self._book.add_peers(self._others(addresses))
+    def remember(self, addresses: Iterable[str], *, strangers: Iterable[str] = ()) -> None:
+        """Keep these addresses of living peers for the next start, when the bootstrap may be gone; those of strangers as far as
+        the book has room for strangers. Raises StorageError."""
+        self._book.add_peers(self._others(addresses), strangers=self._others(strangers))
 
     def _others(self, addresses: Iterable[str]) -> list[PeerAddress]:
         """Return the addresses that can be parsed and are not ours."""
@@ -285,7 +286,9 @@ class SwarmNode:
             problems |= await self._enter_dht(reached)
             members = [peer for peer in reached if peer not in problems]
             if members:
-                self._book.add_peers(address for address in others if address.peer in members)
+                named, unknown = {address.peer for address in given}, {address.peer for address in self._book.strangers}
+                known = [address for address in others if address.peer in members]
+                self._book.add_peers(address for address in known if address.peer in named or address.peer not in unknown)
                 break
             is_certain = len(failures) == len(dialled) and all(failure.is_another for failure in failures.values())
             if not given or is_certain:
