@@ -8,6 +8,7 @@ AdlocoError
   SwarmError                  the network's: retried until a deadline, then an event
     AveragingError            an averaging attempt ended without a result
       ContributionNotShown    a contributor did not show what it had committed itself to
+    DaemonSilent              one call to the p2p daemon failed, and the daemon lives: repeated work skips a turn
     ProtocolOutgrown          the run needs a newer version: the user's to upgrade
     StateTransferFailed       no donor could serve the requested state
     RunNotHeld                no peer that answers has the run: most likely a wrong link
@@ -73,6 +74,12 @@ class RunNotHeld(SwarmError):
     """Every peer that was asked for a run answers that it does not have it."""
 
     code = "E304"
+
+
+class DaemonSilent(SwarmError):
+    """One call to the p2p daemon failed, as when no descriptor is free, but the daemon lives. The next call may succeed."""
+
+    code = "E306"
 
 
 class AveragingError(SwarmError):

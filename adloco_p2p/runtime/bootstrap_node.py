@@ -1,9 +1,11 @@
 """The bootstrap, a peer that only helps others to find each other: it serves the DHT, and relays for peers behind NATs."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.errors import DaemonSilent
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.storage.workdir import HELPING, Workdir
@@ -61,8 +63,9 @@ class _Visitors:
     async def watch(self, swarm_node: SwarmNode) -> None:
         """Count the connected peers, and print the count when it has changed, until cancelled."""
         while True:
-            count = len(await swarm_node.peers_connected())
-            if count != (self._count or 0):
-                self._say(f"{units.plural(count, 'peer')} connected")
-            self._count = count
+            with contextlib.suppress(DaemonSilent):
+                count = len(await swarm_node.peers_connected())
+                if count != (self._count or 0):
+                    self._say(f"{units.plural(count, 'peer')} connected")
+                self._count = count
             await asyncio.sleep(COUNT_SECONDS)

@@ -21,7 +21,7 @@ from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.protocol import unfollowed
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.telemetry import PeerCard
-from adloco_p2p.errors import ProtocolOutgrown
+from adloco_p2p.errors import DaemonSilent, ProtocolOutgrown
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.runtime.adapters.run_history import ledger_events_of
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
@@ -142,9 +142,12 @@ class _ObserverNode:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RECONNECT_SECONDS)
             members = self.observer.ledger.members()
-            connections = await connect_to_run(
-                self._swarm_node, discovery, self._run.digest, should_retry=False, members=members
-            )
+            try:
+                connections = await connect_to_run(
+                    self._swarm_node, discovery, self._run.digest, should_retry=False, members=members
+                )
+            except DaemonSilent:
+                continue
             self.observer.meet(connections.connected)
             await self._cards.look([each for each in connections.records if each.peer in members], connections.connected)
 

@@ -1,13 +1,16 @@
 """The start of a run with founders, none of whom begins before all are there."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
 from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.errors import DaemonSilent
 from adloco_p2p.swarm.discovery.join import RunConnections, connect_to_run
 from adloco_p2p.swarm.discovery.reachability import ping_all
 from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.dht_records import PeerRecord
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 GATHER_SECONDS = 600.0
@@ -41,14 +44,16 @@ async def gather(
                 reported = list(missing)
             if connecting is None or connecting.done():
                 now = time.monotonic()
-                for record in connecting.result().records if connecting is not None else ():
+                for record in _found(connecting):
                     seen_at.setdefault(record.peer, now)
                 awaited = {peer for peer in missing if peer < swarm_node.me and now < seen_at.get(peer, now) + GIVE_WAY_SECONDS}
                 connecting = asyncio.create_task(
                     connect_to_run(swarm_node, discovery, run, should_retry=False, members=founders, awaited=awaited)
                 )
             await asyncio.wait([connecting], timeout=LOOK_SECONDS)
-            connected = set(await swarm_node.peers_connected())
+            connected = set[PeerId]()
+            with contextlib.suppress(DaemonSilent):
+                connected |= set(await swarm_node.peers_connected())
             answers = await ping_all(swarm_node.p2p, [peer for peer in missing if peer in connected])
             here = {peer for peer, answer in answers.items() if answer.run == run}
             missing = [peer for peer in missing if peer not in here]
@@ -61,3 +66,10 @@ async def gather(
     if not missing:
         report(missing)
     return missing
+
+
+def _found(connecting: asyncio.Task[RunConnections] | None) -> tuple[PeerRecord, ...]:
+    """Return what the last attempt to connect has found. Raises its error, unless only the daemon was silent."""
+    if connecting is None or isinstance(connecting.exception(), DaemonSilent):
+        return ()
+    return connecting.result().records

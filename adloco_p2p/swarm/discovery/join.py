@@ -94,7 +94,8 @@ async def connect_to_run(
     members: Collection[PeerId] = (),
     awaited: Collection[PeerId] = (),
 ) -> RunConnections:
-    """Connect to the announced peers of the run, and remember the addresses of those that are connected.
+    """Connect to the announced peers of the run, and remember the addresses of those that are connected: those of `members`,
+    and of a few others.
 
     All `members` are dialled, and a few others, drawn anew at each look. Addresses that `leads_out` rejects are not dialled,
     nor are the peers `awaited`, which are to dial this one.
@@ -106,7 +107,11 @@ async def connect_to_run(
     new = [address for peer in _to_dial(addresses.keys() - connected - set(awaited), members) for address in addresses[peer]]
     dialled = await swarm_node.connect(new, should_retry=should_retry) if new else {}
     connected |= {peer for peer, problem in dialled.items() if problem is None}
-    swarm_node.remember(address for peer, known in addresses.items() if peer in connected for address in known)
+    reached, seated = {peer: addresses[peer] for peer in addresses if peer in connected}, set(members)
+    swarm_node.remember(
+        [address for peer, known in reached.items() if peer in seated for address in known],
+        strangers=[address for peer, known in reached.items() if peer not in seated for address in known],
+    )
     return RunConnections(
         connected=tuple(sorted(connected & {record.peer for record in records})),
         unreached={peer: problem for peer, problem in dialled.items() if problem is not None},

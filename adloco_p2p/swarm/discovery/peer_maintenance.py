@@ -1,12 +1,14 @@
 """A peer's maintenance beside training: it announces itself, refreshes its connections and compares clocks."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.errors import DaemonSilent
 from adloco_p2p.swarm.discovery.clock_survey import survey
 from adloco_p2p.swarm.discovery.host_names import with_numbers
 from adloco_p2p.swarm.discovery.join import connect_to_run
@@ -34,7 +36,8 @@ Write = Callable[[telemetry.Log], None]
 
 
 class PeerMaintenance:
-    """Maintains one peer's announcements and connections. Its three coroutines run beside the loop until cancelled."""
+    """Maintains one peer's announcements and connections. Its three coroutines run beside the loop until cancelled. They skip a
+    turn if the p2p daemon lives and does not answer. Each raises SwarmError if it is gone."""
 
     def __init__(
         self,
@@ -65,15 +68,16 @@ class PeerMaintenance:
         announced_at = 0.0
         shown: telemetry.PeerCard | None = None
         while True:
-            addresses = await self._swarm_node.addresses()
-            if addresses != announced or time.monotonic() - announced_at > ANNOUNCE_SECONDS:
-                record = await self._discovery.announce_peer(self._run, await with_numbers(addresses))
-                own = shown if record is None else card_of(record, None)
-                if own is not None and own != shown:
-                    self._write(own)
-                    shown = own
-                await self._discovery.announce_run(self._run, name=name, author=author, num_peers=len(self._roster()))
-                announced, announced_at = addresses, time.monotonic()
+            with contextlib.suppress(DaemonSilent):
+                addresses = await self._swarm_node.addresses()
+                if addresses != announced or time.monotonic() - announced_at > ANNOUNCE_SECONDS:
+                    record = await self._discovery.announce_peer(self._run, await with_numbers(addresses))
+                    own = shown if record is None else card_of(record, None)
+                    if own is not None and own != shown:
+                        self._write(own)
+                        shown = own
+                    await self._discovery.announce_run(self._run, name=name, author=author, num_peers=len(self._roster()))
+                    announced, announced_at = addresses, time.monotonic()
             await asyncio.sleep(ADDRESS_CHECK_SECONDS)
 
     async def refresh_connections(self) -> None:
@@ -81,9 +85,12 @@ class PeerMaintenance:
         pause = RECONNECT_SECONDS / 8
         while True:
             await asyncio.sleep(pause)
-            known = await connect_to_run(
-                self._swarm_node, self._discovery, self._run, should_retry=True, members=self._members()
-            )
+            try:
+                known = await connect_to_run(
+                    self._swarm_node, self._discovery, self._run, should_retry=True, members=self._members()
+                )
+            except DaemonSilent:
+                continue
             self._unreached = frozenset(known.unreached)
             roster = set(self._roster())
             missed = {
@@ -99,16 +106,22 @@ class PeerMaintenance:
             pause = min(2 * pause, RECONNECT_SECONDS)
 
     async def out_of_reach(self, peers: Sequence[PeerId]) -> tuple[PeerId, ...]:
-        """Return those of `peers` that could not be reached at the last try and are not connected now."""
+        """Return those of `peers` that could not be reached at the last try and are not connected now, as far as the daemon
+        tells."""
         doubtful = [peer for peer in peers if peer in self._unreached]
-        connected = await self._swarm_node.peers_connected() if doubtful else ()
+        try:
+            connected = await self._swarm_node.peers_connected() if doubtful else ()
+        except DaemonSilent:
+            return ()
         return tuple(peer for peer in doubtful if peer not in connected)
 
     async def compare_clocks(self) -> None:
         """Ask some peers for their clocks now and then, write the answers, and warn if this machine's clock is off."""
         await asyncio.sleep(FIRST_CLOCKS_SECONDS)
         while True:
-            connected = set(await self._swarm_node.peers_connected())
+            connected = set[PeerId]()
+            with contextlib.suppress(DaemonSilent):
+                connected |= set(await self._swarm_node.peers_connected())
             others = [peer for peer in self._roster() if peer in connected]
             asked = self._random.sample(others, min(MAX_CLOCKS, len(others)))
             readings = await ping_all(self._swarm_node.p2p, asked)

@@ -15,7 +15,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,7 @@ from hivemind.utils.logging import use_hivemind_log_handler
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.errors import ConfigError, DaemonSilent, SwarmError
 from adloco_p2p.swarm.p2p.address_book import AddressBook
 from adloco_p2p.swarm.p2p.addresses import PeerAddress, parse_peer_address, parse_peer_addresses, reach, shareable
 from adloco_p2p.swarm.p2p.daemon import (
@@ -175,9 +175,10 @@ class SwarmNode:
 
     async def addresses(self) -> tuple[str, ...]:
         """Return full addresses under which others may reach this peer, the widest reach first; loopback only if there is no
-        other."""
+        other. Raises DaemonSilent, and SwarmError if the daemon is gone."""
         try:
-            maddrs = await self.p2p.get_visible_maddrs(latest=True)
+            with self._asking_daemon():
+                maddrs = await self.p2p.get_visible_maddrs(latest=True)
         except ValueError:  # hivemind raises this if there are none, as in client mode without a relay
             return ()
         return shareable([str(maddr) for maddr in maddrs])
@@ -206,12 +207,20 @@ class SwarmNode:
         return f"reachable from this machine only, at {addresses[0]}; listen on /ip4/0.0.0.0/tcp/PORT for others"
 
     async def peers_connected(self) -> tuple[PeerId, ...]:
-        """Return the peers with an open connection to the daemon, sorted. Raises SwarmError if the daemon is gone."""
-        try:
+        """Return the peers with an open connection to the daemon, sorted. Raises DaemonSilent, and SwarmError if the daemon is
+        gone."""
+        with self._asking_daemon():
             infos = await self.p2p.list_peers()
-        except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
-            raise SwarmError(f"the p2p daemon does not answer: {error}", code="E306") from error
         return tuple(sorted(PeerId(str(info.peer_id)) for info in infos))
+
+    @contextlib.contextmanager
+    def _asking_daemon(self) -> Iterator[None]:
+        try:
+            yield
+        except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
+            words = f"the p2p daemon does not answer: {error}"
+            lives = daemon_process(self.p2p).returncode is None
+            raise (DaemonSilent(words) if lives else SwarmError(words, code="E306")) from error
 
     async def connect(self, addresses: Iterable[str], *, should_retry: bool = True) -> Mapping[PeerId, str | None]:
         """Connect to the peers at these full addresses, all at once. Return the problem of each peer in words, or None.
@@ -241,9 +250,10 @@ class SwarmNode:
             remove_socket_directory(sockets)
         return problems
 
-    def remember(self, addresses: Iterable[str]) -> None:
-        """Keep these addresses of living peers for the next start, when the bootstrap may be gone. Raises StorageError."""
-        self._book.add_peers(self._others(addresses))
+    def remember(self, addresses: Iterable[str], *, strangers: Iterable[str] = ()) -> None:
+        """Keep these addresses of living peers for the next start, when the bootstrap may be gone; those of strangers as far as
+        the book has room for strangers. Raises StorageError."""
+        self._book.add_peers(self._others(addresses), strangers=self._others(strangers))
 
     def _others(self, addresses: Iterable[str]) -> list[PeerAddress]:
         """Return the addresses that can be parsed and are not ours."""
@@ -276,7 +286,9 @@ class SwarmNode:
             problems |= await self._enter_dht(reached)
             members = [peer for peer in reached if peer not in problems]
             if members:
-                self._book.add_peers(address for address in others if address.peer in members)
+                named, unknown = {address.peer for address in given}, {address.peer for address in self._book.strangers}
+                known = [address for address in others if address.peer in members]
+                self._book.add_peers(address for address in known if address.peer in named or address.peer not in unknown)
                 break
             is_certain = len(failures) == len(dialled) and all(failure.is_another for failure in failures.values())
             if not given or is_certain:

@@ -29,6 +29,7 @@ from hivemind.proto import p2pd_pb2
 
 from adloco_p2p.core.model.scalars import MAX_HOSTS, PeerId
 from adloco_p2p.errors import RemoteProtocolError, SwarmError
+from adloco_p2p.swarm.transport.token_bucket import LOOK_SECONDS
 from adloco_p2p.swarm.transport.traffic import Meter
 
 
@@ -176,9 +177,16 @@ class FramedStream(asyncio.BufferedProtocol):
         if seconds >= _LEAST_REST_SECONDS and self._lost is None and not self._is_paced:
             self._is_paced = True
             self._transport.pause_reading()
-            self._loop.call_later(seconds, self._end_rest)
+            self._loop.call_later(min(seconds, LOOK_SECONDS), self._rest_on, self._loop.time() + seconds)
 
-    def _end_rest(self) -> None:
+    def _rest_on(self, until: float) -> None:
+        """Rest until then, unless another cap allows reading earlier. What others have read meanwhile does not prolong the
+        rest."""
+        assert self.pace is not None
+        seconds = min(until - self._loop.time(), self.pace.received(0))
+        if seconds > 0 and self._lost is None:
+            self._loop.call_later(min(seconds, LOOK_SECONDS), self._rest_on, until)
+            return
         self._is_paced = False
         self.last_received = self._loop.time()
         self._read_on()

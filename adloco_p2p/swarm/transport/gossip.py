@@ -84,10 +84,7 @@ class AdlocoGossip(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
         return gossip_pb2.Ack(accepted=reason is None, reason=(reason or "")[:MAX_REASON_CHARS])
 
     async def rpc_manifest(self, request: gossip_pb2.ManifestRequest, context: P2PContext) -> gossip_pb2.ManifestReply:
-        manifest = self._wire.manifest
-        if manifest is None or request.run.hex() != self._wire.run or not self._wire.may_ask(context.remote_id):
-            return gossip_pb2.ManifestReply()
-        return gossip_pb2.ManifestReply(manifest=manifest)
+        return self._wire.manifest_for(PeerId(str(context.remote_id)), request)
 
 
 class GossipWire:
@@ -237,12 +234,21 @@ class GossipWire:
             raise RemoteProtocolError("messages in pieces are taken from members, and from peers that were asked")
         return self._assembly.take(remote, envelope, is_member=is_member)
 
-    def may_ask(self, remote: object) -> bool:
-        """Return whether this remote peer may get the manifest now, by its own budget and that of strangers."""
-        peer = PeerId(str(remote))
-        return self._from_remote.try_take(peer, 1.0, 0.0) and (
-            not self._endpoint.is_stranger(peer) or self._pay_as_stranger(1.0, 0.0)
-        )
+    def manifest_for(self, remote: PeerId, request: gossip_pb2.ManifestRequest) -> gossip_pb2.ManifestReply:
+        """Return the reply to a remote peer; an empty one if the manifest is not here, or the budget of the peer or of
+        strangers is used up."""
+        num_bytes = request.ByteSize()
+        self._meter.received_bytes += num_bytes
+        empty = gossip_pb2.ManifestReply()
+        if self.manifest is None or request.run.hex() != self.run or not self._from_remote.try_take(remote, 1.0, num_bytes):
+            return empty
+        if self._endpoint.is_stranger(remote) and not self._pay_as_stranger(1.0, num_bytes):
+            return empty
+        reply = gossip_pb2.ManifestReply(manifest=self.manifest)
+        if not self._pay_for_sending(remote, reply.ByteSize(), reply.ByteSize()):
+            return empty
+        self._meter.sent_bytes += reply.ByteSize()
+        return reply
 
     def _pay_as_stranger(self, price: float, num_bytes: float) -> bool:
         """Take from the common budget of strangers, and return whether it sufficed. It counts as empty while the answers to
@@ -280,12 +286,7 @@ class GossipWire:
         one is lost."""
         if len(envelopes) == 1:
             (envelope,) = envelopes
-            num_bytes = envelope.ByteSize()
-            is_stranger_now = self._endpoint.is_stranger(peer)
-            can_pay = not is_stranger_now or self._to_strangers.has(num_bytes)  # both budgets are charged, or neither
-            if can_pay and self._to_remote.try_take(peer, num_bytes, num_charged_bytes(envelope)):
-                if is_stranger_now:
-                    self._to_strangers.try_take(num_bytes)
+            if self._pay_for_sending(peer, envelope.ByteSize(), num_charged_bytes(envelope)):
                 return await self._send_envelope(peer, envelope)
             logger.debug("%s to %s was not sent: it has had too much", envelope.kind, peer)
             return False
@@ -302,6 +303,17 @@ class GossipWire:
         finally:
             del self._in_pieces[peer]
         return True
+
+    def _pay_for_sending(self, peer: PeerId, num_bytes: int, num_charged: int) -> bool:
+        """Take from the budget of the peer, and from that of strangers if it is one; return whether both sufficed. Else none is
+        charged."""
+        is_stranger = self._endpoint.is_stranger(peer)
+        if is_stranger and not self._to_strangers.has(num_bytes):
+            return False
+        has_paid = self._to_remote.try_take(peer, num_bytes, num_charged)
+        if has_paid and is_stranger:
+            self._to_strangers.try_take(num_bytes)
+        return has_paid
 
     async def _send_envelope(self, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
         self._meter.sent_bytes += envelope.ByteSize()

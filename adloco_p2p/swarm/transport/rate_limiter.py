@@ -20,6 +20,9 @@ OVERHEAD = 1.07
 """Bytes on the link per counted byte; `benchmarks.wan.averaging` measures it as `wire`."""
 PIECE_SECONDS = 0.1
 SMALLEST_PIECE_BYTES = 4096
+GOSSIP_DEBT_SECONDS = 10.0
+"""The longest that tensors and states wait for gossip that has passed. The cap does not hold for gossip beyond that: anybody
+can send some, and what has come cannot be sent back."""
 RATE_SECONDS = 10.0
 """The longest period over which measured rates are averaged."""
 
@@ -62,6 +65,7 @@ class RateLimiter:
         self._apply_caps()
 
     def _apply_caps(self) -> None:
+        self._charge_gossip()  # to the caps under which it passed
         quiet = self._quiet or (0, 0)
         self._up_cap, self._down_cap = (_lower(*pair) for pair in zip(self._asked, quiet, strict=True))
         for bucket, cap in ((self._up, self._up_cap), (self._down, self._down_cap)):
@@ -95,8 +99,8 @@ class RateLimiter:
 
     def _charge_gossip(self) -> None:
         sent, received = self._traffic.gossip.sent_bytes, self._traffic.gossip.received_bytes
-        self._up.debt_seconds(OVERHEAD * (sent - self._gossip[0]))
-        self._down.debt_seconds(OVERHEAD * (received - self._gossip[1]))
+        self._up.charge(OVERHEAD * (sent - self._gossip[0]), max_debt_seconds=GOSSIP_DEBT_SECONDS)
+        self._down.charge(OVERHEAD * (received - self._gossip[1]), max_debt_seconds=GOSSIP_DEBT_SECONDS)
         self._gossip = sent, received
 
     # --- for the views ---

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 _LEAST_SECONDS = 1e-3
-_LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.25
 """The longest sleep of a waiter, after which it notices a new rate."""
 
 
@@ -33,9 +33,12 @@ class TokenBucket:
         return self._rate
 
     def set_rate(self, rate: float, *, burst: float) -> None:
-        """Set the rate, also for tasks that wait already. A debt stays."""
+        """Set the rate, also for tasks that wait already. A debt stays, but takes no longer to pay back than before. A rate of
+        0 would pay nothing back, so it ends the debt."""
         assert rate >= 0 and burst > 0
         self._fill()
+        if self._level < 0:
+            self._level *= min(1.0, rate / self._rate)
         self._rate, self._burst = rate, burst
         self._level = min(self._level, burst)
 
@@ -62,13 +65,21 @@ class TokenBucket:
         self._level -= amount
         return max(0.0, -self._level / self._rate)
 
+    def charge(self, amount: float, *, max_debt_seconds: float) -> None:
+        """Take the tokens on credit, as far as that makes no debt that takes longer to pay back."""
+        if self._rate > 0:
+            self._fill()
+            self._level = min(self._level, max(self._level - amount, -max_debt_seconds * self._rate))
+
     async def take(self, amount: float) -> None:
-        """Take the tokens, and wait until they are there. Waiters are served in order."""
+        """Take the tokens, and wait until they are there. Waiters are served in order. What others charge meanwhile is paid by
+        those behind them, because else a waiter would wait for as long as others go on."""
         async with self._turn:
             seconds = self.debt_seconds(amount)
+            end = self._clock() + seconds
             while seconds > 0:
-                await self._sleep(min(max(seconds, _LEAST_SECONDS), _LOOK_SECONDS))
-                seconds = self.debt_seconds(0.0)
+                await self._sleep(min(max(seconds, _LEAST_SECONDS), LOOK_SECONDS))
+                seconds = min(end - self._clock(), self.debt_seconds(0.0))
 
     def _fill(self) -> None:
         now = self._clock()

@@ -1,8 +1,9 @@
 """Which of the announced peers are remembered for the next start, and for how long a run is looked for."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
@@ -20,9 +21,13 @@ from adloco_p2p.swarm.discovery.join import (
     connect_to_run,
     find_manifest,
 )
+from adloco_p2p.swarm.p2p.address_book import MAX_STRANGERS, AddressBook
+from adloco_p2p.swarm.p2p.addresses import parse_peer_address
 from adloco_p2p.swarm.p2p.dht_records import PeerRecord, RunRecord
 
 RUN = Digest("ab" * 32)
+ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
+"""A name in the form that addresses have."""
 KNOWN, ANSWERS, SILENT = PeerId("known"), PeerId("answers"), PeerId("silent")
 ADDRESSES = {peer: f"/ip4/192.0.2.{place}/tcp/1/p2p/{peer}" for place, peer in enumerate((KNOWN, ANSWERS, SILENT), 1)}
 
@@ -55,8 +60,8 @@ class Dialling:
         assert list(addresses) == [ADDRESSES[ANSWERS], ADDRESSES[SILENT]] and not should_retry
         return {ANSWERS: None, SILENT: "no answer"}
 
-    def remember(self, addresses: Iterable[str]) -> None:
-        self.book += addresses
+    def remember(self, addresses: Iterable[str], *, strangers: Iterable[str]) -> None:
+        self.book += [*addresses, *strangers]
 
 
 def test_only_peers_that_were_reached_are_remembered() -> None:
@@ -64,6 +69,32 @@ def test_only_peers_that_were_reached_are_remembered() -> None:
     known = asyncio.run(connect_to_run(node, Announced(), RUN, should_retry=False))  # type: ignore[arg-type]
     assert known.connected == (ANSWERS, KNOWN) and known.unreached == {SILENT: "no answer"}
     assert node.book == [ADDRESSES[KNOWN], ADDRESSES[ANSWERS]]
+
+
+def test_a_crowd_of_connected_strangers_leaves_the_members_in_the_book(tmp_path: Path) -> None:
+    crowd = [PeerId(f"{ALICE[:-3]}A{a}{b}") for a in "ABCDEFGHJK" for b in "ABCDEFGHJK"]
+    members = [PeerId(f"{ALICE[:-3]}zz{c}") for c in "xyz"]  # the last ones by name
+
+    class Crowded(Announced):
+        async def find_peers(self, run: Digest) -> list[PeerRecord]:
+            (like, *_) = await super().find_peers(run)
+            return [replace(like, peer=peer, addresses=(f"/ip4/192.0.2.9/tcp/1/p2p/{peer}",)) for peer in (*crowd, *members)]
+
+    class Node(Dialling):
+        async def peers_connected(self) -> tuple[PeerId, ...]:
+            return (*crowd, *members)
+
+        def remember(self, addresses: Iterable[str], *, strangers: Iterable[str]) -> None:
+            book = AddressBook(tmp_path / "peers.json")
+            book.add_peers(map(parse_peer_address, addresses), strangers=map(parse_peer_address, strangers))
+
+    def look(members: Sequence[PeerId]) -> list[PeerId]:
+        asyncio.run(connect_to_run(Node(), Crowded(), RUN, should_retry=False, members=members))  # type: ignore[arg-type]
+        return [address.peer for address in AddressBook(tmp_path / "peers.json").peers]
+
+    assert len(look([])) == MAX_STRANGERS, "a joiner does not know the members at first"
+    assert look(members) == [*members, *crowd[:MAX_STRANGERS]]
+    assert look([])[: len(members)] == members
 
 
 def test_of_names_without_a_seat_a_few_are_dialled_at_a_time_and_members_always(monkeypatch: pytest.MonkeyPatch) -> None:

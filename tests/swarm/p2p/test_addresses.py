@@ -7,7 +7,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.discovery.join_link import format_link, parse_link, split_initial_peers, wanted_run
-from adloco_p2p.swarm.p2p.address_book import MAX_PEERS, AddressBook, ListenPort, Pages
+from adloco_p2p.swarm.p2p.address_book import MAX_PEERS, MAX_STRANGERS, AddressBook, ListenPort, Pages
 from adloco_p2p.swarm.p2p.addresses import check_address, leads_out, parse_peer_address, parse_peer_addresses, reach, shareable
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket
 
@@ -191,6 +191,34 @@ def test_the_book_is_bounded(tmp_path):
     ]
     book.add_peers(peers)
     assert AddressBook(tmp_path / "peers.json").peers == tuple(peers[:MAX_PEERS])
+
+
+def test_strangers_have_a_quarter_of_the_book_and_only_what_others_leave(tmp_path):
+    path = tmp_path / "peers.json"
+    crowd = [_named("".join(letters)) for letters in _letters()]
+    first, second = _named("zzy"), _named("zzz")
+    AddressBook(path).add_peers([first, second])
+    AddressBook(path).add_peers([], strangers=crowd)
+    assert AddressBook(path).peers == (first, second, *crowd[:MAX_STRANGERS])
+    assert AddressBook(path).strangers == tuple(crowd[:MAX_STRANGERS])
+    AddressBook(path).add_peers([crowd[0]], strangers=[second, crowd[40]])
+    book = AddressBook(path)
+    assert book.peers == (crowd[0], first, second, crowd[40], *crowd[1:MAX_STRANGERS]), "the newest come first"
+    members = [_named(f"y{a}{b}") for a in "abcdefgh" for b in "ABCDEFGH"]
+    book.add_peers(members, strangers=crowd)
+    assert AddressBook(path).peers == tuple(members)
+    assert len(members) == MAX_PEERS
+
+
+def test_a_book_of_an_earlier_version_is_read(tmp_path):
+    path = tmp_path / "peers.json"
+    one = _named("abc")
+    path.write_bytes(b'{"peers":["%s"],"ports":[]}' % str(one).encode())
+    assert AddressBook(path).peers == (one,) and AddressBook(path).strangers == ()
+
+
+def _named(end):
+    return parse_peer_address(f"/ip4/203.0.113.7/tcp/1/p2p/{ALICE[:-3]}{end}")
 
 
 def _letters():

@@ -17,6 +17,7 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.p2p import swarm_node
+from adloco_p2p.swarm.p2p.address_book import AddressBook
 from adloco_p2p.swarm.p2p.addresses import parse_peer_addresses
 from adloco_p2p.swarm.p2p.dialling import Failure
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
@@ -170,6 +171,22 @@ def test_remembered_addresses_are_used(tmp_path):
             again = await SwarmNode.start(workdir=tmp_path / "peer-1", config=LOCAL)
             assert await again.peers_connected() == (first.me,)
             await again.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_stranger_that_answers_at_the_next_start_is_still_one(tmp_path):
+    async def scenario():
+        async with started_hosts(tmp_path, 1) as (first,):
+            (workdir := tmp_path / "alone").mkdir()
+            (stranger,) = await first.addresses()
+            AddressBook(workdir / "peers.json").add_peers([], strangers=parse_peer_addresses([stranger]))
+            for initial_peers, num_strangers in (([], 1), ([stranger], 0)):  # one that the user names is none
+                again = await SwarmNode.start(workdir=workdir, config=LOCAL, initial_peers=initial_peers)
+                assert await again.peers_connected() == (first.me,)
+                await again.stop()
+                book = AddressBook(workdir / "peers.json")
+                assert len(book.strangers) == num_strangers and len(book.peers) == 1
 
     asyncio.run(scenario())
 

@@ -9,6 +9,10 @@ from adloco_p2p.core.model.scalars import MAX_HOSTS, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport import framed_stream
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FRAME_BYTES, FramedStream, FrameKind, StreamLost
+from adloco_p2p.swarm.transport.rate_limiter import GOSSIP_DEBT_SECONDS, RateLimiter
+from adloco_p2p.swarm.transport.token_bucket import LOOK_SECONDS
+from adloco_p2p.swarm.transport.traffic import Traffic
+from benchmarks.virtual_time import play
 
 
 async def pair() -> tuple[FramedStream, FramedStream]:
@@ -160,3 +164,42 @@ def test_data_that_is_half_here_when_its_average_ends_is_refused() -> None:
         theirs.abort()
 
     asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+class Ignored:
+    """Takes data and forgets it."""
+
+    def __init__(self) -> None:
+        self.has_come = asyncio.Event()
+
+    def target(self, num_bytes: int) -> memoryview:
+        return memoryview(bytearray(num_bytes))
+
+    def arrived(self, num_bytes: int) -> None:
+        self.has_come.set()
+
+
+@pytest.mark.parametrize("is_lifted", [False, True])
+def test_a_stream_rests_for_no_longer_than_its_debt_and_ends_its_rest_with_the_cap(is_lifted: bool) -> None:
+    async def scenario() -> None:
+        loop, traffic = asyncio.get_running_loop(), Traffic()
+        rate_limiter = RateLimiter(traffic, down_bytes_per_second=100_000, clock=loop.time)
+        (ours, theirs), sink = await pair(), Ignored()
+        ours.sink, ours.pace = sink, rate_limiter
+        traffic.gossip.received_bytes += 10**9
+        theirs.send(FrameKind.DATA, bytes(1000))
+        await sink.has_come.wait()
+        assert ours.is_paced
+        begun = loop.time()
+        if is_lifted:
+            rate_limiter.set_caps(up_bytes_per_second=None, down_bytes_per_second=0)
+        while ours.is_paced and loop.time() < begun + 60:
+            await asyncio.sleep(0.01)
+            traffic.gossip.received_bytes += 10**6  # the flood goes on
+        rested = loop.time() - begun
+        least, most = (0.0, LOOK_SECONDS) if is_lifted else (GOSSIP_DEBT_SECONDS, GOSSIP_DEBT_SECONDS)
+        assert least - 0.05 <= rested <= most + 0.05
+        ours.abort()
+        theirs.abort()
+
+    play(scenario())

@@ -356,6 +356,33 @@ def test_the_manifest_is_fetched_from_whoever_has_it(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("asker", ["alice", "eve"])
+def test_the_manifest_is_counted_and_paid_for_like_gossip(asker, monkeypatch):
+    monkeypatch.setattr(gossip, "SENT_BYTES_PER_SECOND", 1e-3)
+    manifest = gossip_pb2.SignedManifest(manifest=b"x" * 60_000)
+    wire = _lone_wire(members=lambda: {"me", "alice"}, manifest=manifest)
+    request = gossip_pb2.ManifestRequest(run=bytes.fromhex(RUN))
+    size = gossip_pb2.ManifestReply(manifest=manifest).ByteSize()
+    replies = [wire.manifest_for(asker, request) for _ in range(200)]
+    num_sent = sum(reply.HasField("manifest") for reply in replies)
+    assert num_sent == gossip.SENT_BYTES_BURST // size and replies[-1] == gossip_pb2.ManifestReply()
+    assert wire._meter.sent_bytes == num_sent * size
+    assert wire._meter.received_bytes == len(replies) * request.ByteSize()
+    assert wire.manifest_for("bob", request).HasField("manifest"), "another asker has a budget of its own"
+
+
+def test_all_strangers_share_the_bytes_of_manifests(monkeypatch):
+    monkeypatch.setattr(gossip, "STRANGER_SENT_BYTES_PER_SECOND", 1e-3)
+    manifest = gossip_pb2.SignedManifest(manifest=b"x" * 60_000)
+    wire = _lone_wire(members=lambda: {"me", "alice"}, manifest=manifest)
+    request = gossip_pb2.ManifestRequest(run=bytes.fromhex(RUN))
+    replies = [wire.manifest_for(f"eve{number}", request) for number in range(390)]
+    num_sent = sum(reply.HasField("manifest") for reply in replies)
+    assert 0 < num_sent * replies[0].ByteSize() <= gossip.STRANGER_SENT_BYTES_BURST
+    assert replies[-1] == gossip_pb2.ManifestReply()
+    assert wire.manifest_for("alice", request).HasField("manifest")
+
+
 def test_the_wire_names_are_pinned():
     assert AdlocoGossip.__name__ == "AdlocoGossip"
     AdlocoGossip._collect_rpc_handlers()

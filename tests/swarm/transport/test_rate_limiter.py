@@ -77,6 +77,55 @@ def test_gossip_never_waits_and_tensors_wait_for_it() -> None:
     assert rate_limiter.received(10_000) == pytest.approx(OVERHEAD * 0.5)
 
 
+def test_who_waits_does_not_wait_for_what_others_charge_meanwhile() -> None:
+    time = VirtualTime()
+
+    async def sleep_beside_a_flood(seconds: float) -> None:
+        await time.sleep(seconds)
+        bucket.charge(10_000.0, max_debt_seconds=10.0)
+        assert time.now < 60, "waits for ever"
+
+    bucket = TokenBucket(100.0, burst=10.0, clock=time.clock, sleep=sleep_beside_a_flood)
+    bucket.charge(10_000.0, max_debt_seconds=10.0)
+
+    async def wait() -> list[float]:
+        ends = []
+        for _ in range(3):
+            await bucket.take(10)
+            ends.append(time.now)
+        return ends
+
+    assert asyncio.run(wait()) == pytest.approx([10.1, 20.2, 30.3], abs=0.01)
+
+
+def test_a_flood_of_gossip_makes_tensors_wait_for_ten_seconds_at_most() -> None:
+    now, traffic, cap = [0.0], Traffic(), 1_000_000
+    rate_limiter = RateLimiter(traffic, down_bytes_per_second=cap, clock=lambda: now[0])
+    own = OVERHEAD * 1000 / cap
+    for _ in range(300):
+        now[0] += 1.0
+        traffic.gossip.received_bytes += 12 * cap
+        assert rate_limiter.received(1000) <= 10.0 + own
+    assert rate_limiter.received(0) >= 10.0, "a flood is charged"
+    rate_limiter.set_caps(up_bytes_per_second=None, down_bytes_per_second=cap // 20)
+    assert rate_limiter.received(0) <= 10.0 + own, "nor does it last longer under a lower cap"
+    now[0] += 10.0 + own
+    assert rate_limiter.received(1000) <= 20 * own
+
+
+def test_a_cap_that_ends_leaves_no_debt() -> None:
+    now, traffic, quiet = [0.0], Traffic(), 50_000
+    rate_limiter = RateLimiter(traffic, clock=lambda: now[0])
+    rate_limiter.set_quiet_caps((quiet, quiet))
+    now[0] += 8 * 3600
+    traffic.gossip.received_bytes += 8 * 3600 * 60_000
+    rate_limiter.set_quiet_caps(None)
+    assert rate_limiter.received(1000) == 0.0
+    traffic.gossip.received_bytes += 10**9  # under no cap, so it is charged to none
+    rate_limiter.set_quiet_caps((quiet, quiet))
+    assert rate_limiter.received(1000) <= OVERHEAD * 1000 / quiet
+
+
 @pytest.mark.parametrize(
     ("cap", "piece"),
     [(0, FRAME_BYTES), (1, SMALLEST_PIECE_BYTES), (1_000_000, round(1e6 * PIECE_SECONDS)), (10**9, FRAME_BYTES)],
