@@ -9,6 +9,9 @@ from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.training.device_shell import Shell
 
+LOSS_ROUNDING = 1e-6
+"""A loss that is no further below 0 counts as 0: rounding does that, as to one minus a cosine."""
+
 
 @torch.no_grad()
 def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_batch: int) -> float:
@@ -41,9 +44,14 @@ def heldout_loss(shell: Shell, parameters: torch.Tensor, rows: Batch, *, micro_b
 def checked_mean(loss: float) -> float:
     """Return a mean loss. Raises ConfigError for a negative one, which only a plugin's loss has and no peer accepts in a
     report."""
-    if loss < 0:
+    if loss < -LOSS_ROUNDING:
         raise ConfigError(f"model.loss: a mean of {loss:.6g}; accepted: losses of 0 or more", code="E232")
-    return loss
+    return without_rounding(loss)
+
+
+def without_rounding(loss: float) -> float:
+    """Return the loss, or 0 for one that only rounding makes negative."""
+    return 0.0 if -LOSS_ROUNDING <= loss < 0 else loss
 
 
 def perplexity(loss: float) -> float:

@@ -26,6 +26,7 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import gathered, scatter_
 from adloco_p2p.numerics.outer_optimizer import is_sound
+from adloco_p2p.training.evaluate import LOSS_ROUNDING, without_rounding
 from adloco_p2p.training.hosted_instances import HostedInstances
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, State
 from adloco_p2p.training.progress import IsEnough, OnProgress, never_enough
@@ -42,8 +43,8 @@ Evaluate = Callable[[], float]
 
 def check_loss(given: str, loss: float) -> None:
     """Raise ConfigError for a negative loss, which no peer accepts in a report. One that is not a number passes: the training
-    has diverged."""
-    if loss < 0:
+    has diverged. So does one that rounding makes negative."""
+    if loss < -LOSS_ROUNDING:
         raise ConfigError(
             f"{given}: {loss:.6g}; accepted: 0 or more; train on any loss, but report one that is not negative, such as the"
             " cross-entropy, or this one plus a constant",
@@ -310,7 +311,7 @@ class OwnLoop(HostedInstances):
                     on_progress(told, done.last_loss, done.tokens)
         instance.local.copy_(done.end)
         instance.is_at_boundary = False
-        loss = float(done.loss_sum) / done.samples
+        loss = without_rounding(float(done.loss_sum) / done.samples)
         has_diverged = not (math.isfinite(loss) and is_sound(instance.local))
         instance.has_diverged = has_diverged
         return InnerResult(
@@ -375,7 +376,7 @@ class OwnLoop(HostedInstances):
         finally:
             scatter_(self._parameters, before)
         check_loss("evaluate()", loss)
-        return loss if math.isfinite(loss) else math.inf
+        return without_rounding(loss) if math.isfinite(loss) else math.inf
 
 
 def _least(one: torch.Tensor | float, other: torch.Tensor | float) -> torch.Tensor | float:

@@ -136,6 +136,16 @@ def test_a_negative_loss_is_refused_at_the_end_of_its_round_even_if_the_mean_is_
         assert refused.value.code == "E233"
 
 
+def test_a_loss_that_only_rounding_makes_negative_is_reported_as_0() -> None:
+    with meeting() as made:
+        result = made.run_inner(0)
+        made.engine.wait()
+        for _ in range(3):
+            made.train(0.1, loss=-1e-7)
+        done = result.result(240)
+        assert done is not None and done.loss == 0.0 and not done.has_diverged
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_has_diverged(loss: float) -> None:
     with meeting() as made:
