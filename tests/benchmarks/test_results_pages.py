@@ -160,6 +160,18 @@ def test_the_page_of_the_largest_models_says_what_its_runs_and_its_tuning_show()
         in page
     )
     assert all(run["loss"] < strongest for run in runs.records.values() if run.get("seed", TUNING_SEED) != TUNING_SEED)
+    constant, slow = (runs.find(row, 1) for row in million.planned("AdamW", rate)[:2])
+    assert constant is not None and slow is not None
+    above = f"{slow['loss'] - constant['loss']:.3f}"
+    assert f"it ends {above} above DiLoCo with 32 rows, in {slow['rounds']} rounds instead of {constant['rounds']}" in page
+    assert (
+        f"With the preset's growth it ends {record['loss'] - constant['loss']:.3f} above, in {record['rounds']} rounds" in page
+    )
+    first = (DOCS / "results.md").read_text()
+    assert (
+        f"{slow['rounds']} rounds instead of {constant['rounds']}, a higher loss | 1,313,488 parameters, 1 seed | {above} "
+        in first
+    )
     asked = [instance[0] for (instance,) in record["log"]]
     assert (max(asked[:8]), asked.index(128), len(asked)) == (35, 14, 59)
     assert "its cap of 128 in the 15th of 59" in page
