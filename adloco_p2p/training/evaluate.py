@@ -8,9 +8,7 @@ from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.training.device_shell import Shell
-
-LOSS_ROUNDING = 1e-6
-"""A loss that is no further below 0 counts as 0: rounding does that, as to one minus a cosine."""
+from adloco_p2p.training.loss_rounding import LOSS_ROUNDING, without_rounding
 
 
 @torch.no_grad()
@@ -47,11 +45,6 @@ def checked_mean(loss: float) -> float:
     if loss < -LOSS_ROUNDING:
         raise ConfigError(f"model.loss: a mean of {loss:.6g}; accepted: losses of 0 or more", code="E232")
     return without_rounding(loss)
-
-
-def without_rounding(loss: float) -> float:
-    """Return the loss, or 0 for one that only rounding makes negative."""
-    return 0.0 if -LOSS_ROUNDING <= loss < 0 else loss
 
 
 def perplexity(loss: float) -> float:

@@ -26,9 +26,9 @@ from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import gathered, scatter_
 from adloco_p2p.numerics.outer_optimizer import is_sound
-from adloco_p2p.training.evaluate import LOSS_ROUNDING, without_rounding
 from adloco_p2p.training.hosted_instances import HostedInstances
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, State
+from adloco_p2p.training.loss_rounding import LOSS_ROUNDING, without_rounding
 from adloco_p2p.training.progress import IsEnough, OnProgress, never_enough
 
 LOOK_SECONDS = 0.05
