@@ -76,6 +76,12 @@ class Arm:
     islands: int = NUM_ISLANDS
     has_overlap: bool = False
     is_guarded: bool = False
+    batch: int = BATCH
+    """Samples of a host per inner step."""
+    seconds: float = SECONDS
+    """The most emulated time of the run."""
+    more: tuple[str, ...] = ()
+    """Settings beside these."""
 
     @property
     def profile(self) -> Profile:
@@ -86,11 +92,15 @@ class Arm:
         return self.islands * self.hosts
 
     @property
+    def instance_batch(self) -> int:
+        return self.batch * self.num_hosts // self.instances
+
+    @property
     def row(self) -> Row:
         return adloco(
             f"2 x {self.hosts}: {self.name}",
             "batch.test=constant",
-            f"batch.initial_batch={BATCH * self.num_hosts // self.instances}",
+            f"batch.initial_batch={self.instance_batch}",
             f"work.inner_steps={self.inner_steps}",
             f"outer.momentum={self.momentum}",
             "outer.state=mixed",
@@ -99,6 +109,7 @@ class Arm:
             "merge.policy=none",
             f"merge.guard={str(self.is_guarded).lower()}",
             *(["outer.overlap=forecast"] if self.has_overlap else []),
+            *self.more,
             count=self.instances,
             speeds=(1.0,) * self.num_hosts,
             clock=self.profile.name,
@@ -108,16 +119,16 @@ class Arm:
 
     @property
     def steps(self) -> int:
-        """Inner steps of every host that fit SECONDS, with their averages and merges."""
+        """Inner steps of every host that fit the time, with their averages and merges."""
         profile = self.profile
-        step, computing = profile.machine.inner_step(BATCH), self.inner_steps * profile.machine.inner_step(BATCH)
+        step, computing = profile.machine.inner_step(self.batch), self.inner_steps * profile.machine.inner_step(self.batch)
         averaging = profile.averaging(profile.payload_bytes, range(self.num_hosts // self.instances))
         merging = _merging(profile, self.hosts) if self.instances > 1 else 0.0
         tail = (1 + self.is_guarded) * merging + (averaging if self.has_overlap else 0.0)
         alone = 0.0 if self.has_overlap else averaging
         lasting = max(computing, averaging) if self.has_overlap else computing + averaging
         together = profile.averaging(profile.payload_bytes, range(self.num_hosts))
-        left, rounds = SECONDS - tail - self.warm_up * (computing + together), self.warm_up
+        left, rounds = self.seconds - tail - self.warm_up * (computing + together), self.warm_up
         while True:
             if rounds and self.merged_every and rounds % self.merged_every == 0:
                 left -= merging
@@ -128,7 +139,7 @@ class Arm:
     @property
     def samples(self) -> int:
         warming = self.warm_up * self.inner_steps
-        return BATCH * self.num_hosts * (self.steps - warming) + BATCH * self.num_hosts // self.instances * warming
+        return self.batch * self.num_hosts * (self.steps - warming) + self.instance_batch * warming
 
 
 def _merging(profile: Profile, hosts: int) -> float:

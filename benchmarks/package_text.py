@@ -48,21 +48,29 @@ def texts(package_characters: int = PACKAGE_CHARACTERS) -> Iterator[Document]:
             yield document
 
 
-def _packages(package_characters: int) -> Iterator[Document]:
-    """Yield the first files of every package that is named and installed, without tests."""
+def named_files() -> Iterator[tuple[str, Path, str]]:
+    """Yield the files of every package that is named and installed, without tests: the package, the path, and a name that does
+    not depend on where it is installed. Sorted by package and file."""
     found = {_plain(package.metadata["Name"]): package.files or [] for package in distributions()}
     for name in sorted(_versions().keys() & found.keys()):
-        left = package_characters
         for file in sorted(found[name], key=str):
-            if file.suffix not in SUFFIXES or "test" in str(file) or ".dist-info" in str(file):
-                continue
-            try:
-                text = Path(str(file.locate())).read_text("utf-8")
-            except (OSError, UnicodeDecodeError):
-                continue
-            if 0 < len(text) <= min(left, FILE_CHARACTERS):
-                left -= len(text)
-                yield Document(identity=f"{name}/{file}", text=text)
+            if "test" not in str(file) and ".dist-info" not in str(file):
+                yield name, Path(str(file.locate())), f"{name}/{file}"
+
+
+def _packages(package_characters: int) -> Iterator[Document]:
+    """Yield the first files of every package that is named and installed, without tests."""
+    left: dict[str, int] = {}
+    for name, path, identity in named_files():
+        if path.suffix not in SUFFIXES:
+            continue
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if 0 < len(text) <= min(left.setdefault(name, package_characters), FILE_CHARACTERS):
+            left[name] -= len(text)
+            yield Document(identity=identity, text=text)
 
 
 def unlike_kept() -> list[str]:

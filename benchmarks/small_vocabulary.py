@@ -56,14 +56,14 @@ SCALE = Scale(
 )
 SEEDS = [1, 2, 3, 4, 5]
 
-_SHAPE = {
+SHAPE = {
     "hidden_size": 96,
     "intermediate_size": 256,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
 }
-_COMMON = (*(f"model.architecture.{name}={number}" for name, number in _SHAPE.items()), f"data.sequence_length={LENGTH}")
+_COMMON = (*(f"model.architecture.{name}={number}" for name, number in SHAPE.items()), f"data.sequence_length={LENGTH}")
 _FORKED = ("instances.count=2", "instances.fork_round=12", "merge.first_round=18", "merge.period_rounds=6")
 """Rounds, three times those of `benchmarks.method`, whose runs of this kind take a third of the rounds."""
 RATES = {"muon": ("1e-2", "2e-2", "4e-2"), "adamw": ("6e-3",)}

@@ -51,13 +51,17 @@ class Arm:
     speeds: tuple[float, ...] = (*LARGE, *SMALL)
     instances: int = 1
     is_guarded: bool = True
+    more: tuple[str, ...] = ()
+    """Settings beside these."""
 
     @property
     def row(self) -> Row:
         settings = ["batch.test=constant", f"batch.initial_batch={self.batch}", f"work.inner_steps={H}", "work.share=speed"]
         if self.instances > 1:
             settings += [f"instances.fork_round={FORK}", "merge.policy=none", f"merge.guard={str(self.is_guarded).lower()}"]
-        return adloco(self.name, *settings, count=self.instances, speeds=self.speeds, clock=SLOW.name, max_instances=1)
+        return adloco(
+            self.name, *settings, *self.more, count=self.instances, speeds=self.speeds, clock=SLOW.name, max_instances=1
+        )
 
 
 ALL, ALONE = "one instance over all", "the large machines alone"
