@@ -10,7 +10,14 @@ hivemind accepts no clock as an argument, so `hivemind_patches.set_dht_clock` re
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from statistics import median_low
+
+CLOCK_TOLERANCE_SECONDS = 1.0
+"""A clock offset that a long round trip alone may cause; hivemind tolerates three seconds."""
+MOST_OFFSET_SECONDS = 1e11
+"""The most that a clock may be off, three thousand years, so that a machine whose clock begins in 1970 can join. A peer that
+states more lies."""
 
 
 def elapsed_seconds() -> float:
@@ -33,3 +40,11 @@ class DhtClock:
     def shift(self, seconds: float) -> None:
         """Advance the clock by this many seconds."""
         self.correction_seconds += seconds
+
+
+def correction(offsets: Iterable[float]) -> float:
+    """Return the seconds by which to shift the clock: the median of what other clocks are ahead by, the lower one of two; 0
+    where a round trip may have caused that. Impossible offsets do not count."""
+    possible = [seconds for seconds in offsets if abs(seconds) <= MOST_OFFSET_SECONDS]
+    seconds = median_low(possible) if possible else 0.0
+    return seconds if abs(seconds) > CLOCK_TOLERANCE_SECONDS else 0.0

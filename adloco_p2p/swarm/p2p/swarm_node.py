@@ -12,13 +12,11 @@ not new. It does not find a first process that listens nowhere (client mode).
 import asyncio
 import contextlib
 import logging
-import math
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import NoReturn
 
 from hivemind.dht.node import DHTNode
@@ -43,7 +41,7 @@ from adloco_p2p.swarm.p2p.daemon import (
     start_daemon,
     stop_daemon,
 )
-from adloco_p2p.swarm.p2p.dht_clock import DhtClock
+from adloco_p2p.swarm.p2p.dht_clock import DhtClock, correction
 from adloco_p2p.swarm.p2p.dht_nodes import bound_nodes
 from adloco_p2p.swarm.p2p.dht_requests import RequestGate
 from adloco_p2p.swarm.p2p.dht_storage import bound_storage
@@ -54,8 +52,6 @@ from adloco_p2p.swarm.p2p.listening import check_config
 
 JOIN_TIMEOUT_SECONDS = 20.0
 """How long unreachable initial peers are retried, because all peers may be starting at the same moment."""
-CLOCK_TOLERANCE_SECONDS = 1.0
-"""A clock offset that a long round trip alone may cause; hivemind tolerates three seconds."""
 NOTICE_SECONDS = 3.0
 """When the user is told that nobody has answered yet. A peer on another continent answers within one or two."""
 DHT_TIMEOUT_SECONDS = 3.0
@@ -342,9 +338,7 @@ class SwarmNode:
             return float(reply.dht_time) - (asked + self.clock()) / 2 if reply.dht_time else None
 
         measured = await asyncio.gather(*(offset_seconds(peer) for peer in reached))
-        offsets = [seconds for seconds in measured if seconds is not None and math.isfinite(seconds)]
-        if offsets and abs(median(offsets)) > CLOCK_TOLERANCE_SECONDS:
-            self.clock.shift(median(offsets))
+        self.clock.shift(correction(seconds for seconds in measured if seconds is not None))
 
 
 async def _dht_on(p2p: P2P, clock: DhtClock, *, client_mode: bool) -> DHTNode:

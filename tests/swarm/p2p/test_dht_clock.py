@@ -11,7 +11,7 @@ import pytest
 
 from adloco_p2p.core.model.scalars import Digest
 from adloco_p2p.swarm.discovery.run_records import Discovery
-from adloco_p2p.swarm.p2p.dht_clock import DhtClock
+from adloco_p2p.swarm.p2p.dht_clock import DhtClock, correction
 from adloco_p2p.swarm.p2p.hivemind_patches import READERS
 from tests.swarm.swarm_hosts import started_hosts
 
@@ -77,6 +77,22 @@ def test_the_clock_counts_what_has_elapsed_and_not_what_the_wall_clock_says():
     assert clock() == 1007.0
     clock.shift(-300.0)
     assert clock() == 707.0 and clock.correction_seconds == -300.0
+
+
+@pytest.mark.parametrize(
+    ("offsets", "seconds"),
+    [
+        ([], 0.0),
+        ([0.9, 0.9], 0.0),
+        ([5.0, 3.0, 400.0], 5.0),
+        ([-5.0, -7.0], -7.0),
+        ([1e308, 1e308], 0.0),  # their mean is not finite
+        ([1e308, 1e308, 4.0], 4.0),
+        ([float("nan"), float("inf"), 4.0], 4.0),
+    ],
+)
+def test_the_clock_follows_the_median_of_possible_offsets(offsets: list[float], seconds: float):
+    assert correction(offsets) == seconds
 
 
 def test_every_reader_of_the_time_in_hivemind_is_known():
