@@ -14,7 +14,7 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.presets import preset_of
 from adloco_p2p.config.run_config import AVERAGING_PRESETS, RunConfig
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.protocol import NEWEST as NOW
+from adloco_p2p.core.model.protocol import NEWEST, OLDEST
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError
 
@@ -355,7 +355,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
         ("inner.eps=.inf", "inner.eps: inf is not a finite number"),
         ("inner.eps=.nan", "inner.eps: nan is not a finite number"),
         ("seed=99999999999999999999", "seed: a whole number of more than 63 bits"),
-        ("protocol=2", f"protocol: 2 (--set) is not accepted; accepted: a whole number, at least {NOW}, at most {NOW}"),
+        ("protocol=2", f"protocol: 2 (--set) is not accepted; accepted: a whole number, at least {OLDEST}, at most {NEWEST}"),
         ("mode=fedavg", "accepted: one of adloco, diloco, localsgd"),
         ("mode=[adloco]", 'mode: ["adloco"] (--set) is not accepted'),
         (

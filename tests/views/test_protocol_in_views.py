@@ -18,12 +18,12 @@ from tests.views.synthetic import Made, events, replay, shown_run, stamped
 OLD, NEW = FIRST_UPGRADABLE, FIRST_UPGRADABLE + 1
 
 
-def upgraded(*, agreed_in: int, first_round: int) -> list[Made]:
+def upgraded(*, agreed_in: int, first_round: int, to: int = NEW) -> list[Made]:
     """A run under way that agrees on the next protocol in one plan, and follows it from a later round on."""
     made = [event for event in events(9) if event["event"] != "finished"]
     for event in made:
         if event["event"] == "plan" and event["round"] >= first_round:
-            event["protocol"] = NEW
+            event["protocol"] = to
         elif event["event"] == "plan" and event["round"] >= agreed_in:
             event["upgrade_round"] = first_round
     return made
@@ -67,5 +67,6 @@ def test_a_line_names_it_when_it_is_agreed_and_when_it_comes() -> None:
 
 @pytest.mark.parametrize(("command", "state"), [("resume", "paused"), ("resume", "pausing"), ("pause", "pausing")])
 def test_pause_and_resume_name_the_reason_where_the_run_follows_a_newer_protocol(command: Command, state: str) -> None:
-    words = describe(command, replace(replay(upgraded(agreed_in=3, first_round=7)), state=state))
-    assert f"the run follows protocol {NEW}, and the installed version knows only {NEWEST}: in the checkout `git pull" in words
+    unknown = NEWEST + 1
+    words = describe(command, replace(replay(upgraded(agreed_in=3, first_round=7, to=unknown)), state=state))
+    assert f"the run follows protocol {unknown}, and the installed version knows only {OLD} to {NEWEST}: in the" in words

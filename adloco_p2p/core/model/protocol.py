@@ -7,8 +7,10 @@ FIRST_UPGRADABLE = 21
 """Protocol of a plan or a capacity that names none. It never changes, because the bytes of all ledgers depend on it."""
 OLDEST = 21
 """Oldest protocol of the runs that this version follows."""
-NEWEST = 21
+NEWEST = 22
 """Newest protocol, which this version announces to others: a run moves on to it once all electors can follow it."""
+STANDINGS_IN_NOISE = 22
+"""The protocol from which the gradient noise of a round takes the standings into account by which it was averaged."""
 PROTOCOLS = f"protocols {OLDEST} to {NEWEST}" if OLDEST < NEWEST else f"protocol {NEWEST}"
 """The protocols that this version follows, in words."""
 CANNOT_FOLLOW = "protocol"

@@ -20,6 +20,7 @@ from adloco_p2p.core.model.rules import BatchRules
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.words import figure, moved, plural
 from adloco_p2p.core.planning.pseudo_gradient_noise import (
+    ALL_EQUAL,
     BATCH_CLAIM_FACTOR,
     MIN_ROBUST_HOSTS,
     pool_pseudo_gradients,
@@ -51,12 +52,13 @@ def pool_round(
     rules: BatchRules,
     *,
     places: Mapping[PeerId, int],
+    standings: Mapping[PeerId, int] = ALL_EQUAL,
 ) -> tuple[NoiseSample | None, str]:
     """Return the gradient noise of one instance in one round, pooled over the hosts that trained, and a text that names the
     statistic, or why there is none. None if the statistics do not suffice.
 
     `claims` holds each host's report about the instance; `plan` is the newest plan of the instance, which bounds claimed
-    batches. `places` gives the bit by which claims name each host.
+    batches. `places` gives the bit by which claims name each host, `standings` how much its samples count in the average.
     """
     trained = {peer: claims[peer] for peer in sorted(claims) if claims[peer].samples > 0 and claims[peer].batch_samples > 0}
     if not trained:
@@ -65,7 +67,7 @@ def pool_round(
     if rules.statistic == "pseudo_gradient" and any(share.spanned(round) for share in plan.hosts if share.peer in places):
         return None, "the average holds updates of several rounds"
     if rules.statistic == "pseudo_gradient":
-        sample, why = pool_pseudo_gradients(plan, claims, round, places)
+        sample, why = pool_pseudo_gradients(plan, claims, round, places, standings)
         if sample is not None:
             return sample, why
     sample, text = _pool_half_batches(trained, BATCH_CLAIM_FACTOR * plan.effective_batch, round)

@@ -3,17 +3,17 @@ batches.
 
 The estimator of docs/mathematics.md, 4.3: that of 4.1 with n_m for b_m, extended to unequal steps. The model: host m did h_m
 steps on n_m samples, its pseudo-gradient is D_m = h_m (g + x_m) with E norm2(x_m) = S / n_m, where g is the gradient and S the
-trace of the per-sample covariance, both in the metric of the inner optimizer. The average is A = sum of w_m D_m with
-w_m = n_m / N. With
+trace of the per-sample covariance, both in the metric of the inner optimizer. The average is A = sum of u_m D_m; its weights
+u_m, of sum 1, are proportional to n_m times the standing of the host. With w_m = n_m / N and
 
-    h = sum of w_m h_m,  q = sum of w_m h_m^2,  residual R_m = D_m / h_m - A / h
+    h = sum of u_m h_m,  q = sum of u_m^2 h_m^2 / w_m,  residual R_m = D_m / h_m - A / h
 
 g cancels in R_m, and for any weights v_m of sum 1
 
-    E sum of v_m norm2(R_m) = (S / N) (sum of v_m / w_m - 2 sum of v_m h_m / h + q / h^2)
+    E sum of v_m norm2(R_m) = (S / N) (sum of v_m / w_m - 2 sum of v_m u_m h_m / (w_m h) + q / h^2)
     E norm2(A) = h^2 norm2(g) + (S / N) q
 
-are two equations for S / N and norm2(g), exact under the model. With equal steps and v = w they are the formulas of 4.1.
+are two equations for S / N and norm2(g), exact under the model. With equal steps and u = v = w they are the formulas of 4.1.
 The result is what hosts with equal steps would show on the same samples: signal h^2 norm2(g), noise h^2 S / N.
 
 The weights are batches: v_m is proportional to n_m / h_m. Samples, the inverse of the model's variance, would be optimal under
@@ -33,6 +33,7 @@ from statistics import median
 from adloco_p2p.core.model.gradient_statistics import NoiseSample, PseudoGradientStatistics
 from adloco_p2p.core.model.instance_plan import MOST_STEP_SPREAD, InstancePlan
 from adloco_p2p.core.model.report import InstanceReport
+from adloco_p2p.core.model.roster_entry import FULL_STANDING
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.model.words import plural
 
@@ -44,6 +45,9 @@ BATCH_CLAIM_FACTOR = 2
 """A host's batch counts for at most this many times the planned one."""
 STEP_CLAIM_FACTOR = 2
 """A host's inner steps count for at most this many times those that the newest plan gives it."""
+
+ALL_EQUAL: Mapping[PeerId, int] = {}
+"""The standings of hosts that all have the same one."""
 
 _MAX_SCALAR = 1e30
 _MAX_COUNT = 1 << 40
@@ -60,12 +64,23 @@ class Contribution:
     """Squared norm of the pseudo-gradient as transmitted."""
     product: float
     """Inner product of the pseudo-gradient with the average."""
+    standing: float = 1.0
+    """The factor by which its samples count in the average."""
+
+    @property
+    def weight(self) -> float:
+        """The weight in the average, in proportion to those of the others."""
+        return self.samples * self.standing
 
 
 def pool_pseudo_gradients(
-    plan: InstancePlan, claims: Mapping[PeerId, InstanceReport], round: int, places: Mapping[PeerId, int]
+    plan: InstancePlan,
+    claims: Mapping[PeerId, InstanceReport],
+    round: int,
+    places: Mapping[PeerId, int],
+    standings: Mapping[PeerId, int] = ALL_EQUAL,
 ) -> tuple[NoiseSample | None, str]:
-    """Return the noise of the round, or None, and why.
+    """Return the noise of the round, or None, and why. `standings` are those by which the hosts were averaged.
 
     Contributors are the hosts that more than half of the reports name. Those of them that did not report are taken to be like
     the mean of the others, so a lost report costs precision but adds no bias. With four or more hosts, claims that stand out
@@ -98,7 +113,10 @@ def pool_pseudo_gradients(
         return None, f"the hosts did too unequal numbers of steps, {min(steps.values())} to {max(steps.values())}"
     planned = {share.peer: (share.effective_batch, share.samples) for share in plan.hosts if share.samples > 0}
     most = max(planned.values(), default=(plan.effective_batch, _MAX_COUNT))
-    bounded = [_bounded(*inside[peer], steps[peer], averaged, planned.get(peer, most)) for peer in comparable]
+    by = {peer: float(standings.get(peer, FULL_STANDING)) for peer in comparable}
+    bounded = [
+        _bounded(*inside[peer], steps[peer], averaged, planned.get(peer, most), standing=by[peer]) for peer in comparable
+    ]
     contributions = _without_outliers(bounded, averaged)
     sample = noise_of(contributions, averaged, num_hosts=num_hosts, round=round)
     return sample, f"measured between the updates of {len(contributions)} of {plural(num_hosts, 'host')}"
@@ -132,7 +150,13 @@ def _comparable(steps: Mapping[PeerId, int]) -> Sequence[PeerId]:
 
 
 def _bounded(
-    claim: InstanceReport, scalars: PseudoGradientStatistics, steps: int, averaged: float, most: tuple[int, int]
+    claim: InstanceReport,
+    scalars: PseudoGradientStatistics,
+    steps: int,
+    averaged: float,
+    most: tuple[int, int],
+    *,
+    standing: float,
 ) -> Contribution:
     """Clamp a host's claims. `most` is what the newest plan gives the host: samples per inner step, and samples per round."""
     batch, samples = most
@@ -143,6 +167,7 @@ def _bounded(
         samples=float(min(claim.samples, samples)),
         sqnorm=scalars.own_sqnorm,
         product=min(max(scalars.inner_product, -bound), bound),
+        standing=standing,
     )
 
 
@@ -161,12 +186,14 @@ def _without_outliers(contributions: Sequence[Contribution], averaged: float) ->
 def _noise_by_each(contributions: Sequence[Contribution], averaged: float) -> list[float]:
     """Return S / N by the residual of each contribution alone."""
     by_samples = _fractions([item.samples for item in contributions])
-    mean_steps = _dot(by_samples, [item.steps for item in contributions])
+    by_weight = _fractions([item.weight for item in contributions])
+    factors = [u / w for u, w in zip(by_weight, by_samples, strict=True)]
+    mean_steps = _dot(by_weight, [item.steps for item in contributions])
     relative = [item.steps / mean_steps for item in contributions]
-    squared = _dot(by_samples, [r * r for r in relative])
+    squared = _dot(by_weight, [factor * (r * r) for factor, r in zip(factors, relative, strict=True)])
     return [
-        (item.sqnorm / (r * r) - 2.0 * item.product / r + averaged) / (1.0 / w - 2.0 * r + squared)
-        for item, w, r in zip(contributions, by_samples, relative, strict=True)
+        (item.sqnorm / (r * r) - 2.0 * item.product / r + averaged) / (1.0 / w - 2.0 * (factor * r) + squared)
+        for item, w, factor, r in zip(contributions, by_samples, factors, relative, strict=True)
     ]
 
 
@@ -174,18 +201,19 @@ def noise_of(contributions: Sequence[Contribution], averaged: float, *, num_host
     """Solve the two equations of this module. `averaged` is norm2(A). The average has `num_hosts` >= 2 hosts, of which those of
     `contributions` reported: at least 2, all with steps and samples."""
     reported = len(contributions)
-    samples = [item.samples for item in contributions]
-    mean_steps = fsum(n * item.steps for n, item in zip(samples, contributions, strict=True)) / fsum(samples)
+    samples, weights = [item.samples for item in contributions], [item.weight for item in contributions]
+    mean_steps = fsum(n * item.steps for n, item in zip(weights, contributions, strict=True)) / fsum(weights)
     relative = [item.steps / mean_steps for item in contributions]  # h_m / h, so that all is in units of h^2
-    by_samples = _fractions(samples)  # w
+    by_samples, by_weight = _fractions(samples), _fractions(weights)  # w, u
+    factors = [u / w for u, w in zip(by_weight, by_samples, strict=True)]
     by_batch = _fractions([n / item.steps for n, item in zip(samples, contributions, strict=True)])  # v
-    squared = _dot(by_samples, [r * r for r in relative])
+    squared = _dot(by_weight, [factor * (r * r) for factor, r in zip(factors, relative, strict=True)])
     inverse = fsum(v / w for v, w in zip(by_batch, by_samples, strict=True)) * num_hosts / reported
-    degrees = inverse - 2.0 * _dot(by_batch, relative) + squared
+    degrees = inverse - 2.0 * _dot(by_batch, [factor * r for factor, r in zip(factors, relative, strict=True)]) + squared
 
-    # the sum of v_m norm2(R_m); the averaging itself ensures that the sum of w_m <D_m, A> is norm2(A)
+    # the sum of v_m norm2(R_m); the averaging itself ensures that the sum of u_m <D_m, A> is norm2(A)
     own = _dot(by_batch, [item.sqnorm / (r * r) for r, item in zip(relative, contributions, strict=True)])
-    lean = fsum((v / r - w) * c.product for v, w, r, c in zip(by_batch, by_samples, relative, contributions, strict=True))
+    lean = fsum((v / r - u) * c.product for v, u, r, c in zip(by_batch, by_weight, relative, contributions, strict=True))
     residual = max(0.0, own - averaged - 2.0 * lean)
     spread = _dot(by_batch, [(item.product / r - averaged) ** 2 for r, item in zip(relative, contributions, strict=True)])
     noise = residual / degrees

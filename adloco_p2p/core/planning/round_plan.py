@@ -22,7 +22,7 @@ from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan, keepers_of
-from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, STANDINGS_IN_NOISE
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import Rules
@@ -43,6 +43,7 @@ from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeri
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
 from adloco_p2p.core.planning.own_data import joined_data, own_data
 from adloco_p2p.core.planning.placement import InstanceDraft, Turns, place_hosts, volunteers
+from adloco_p2p.core.planning.pseudo_gradient_noise import ALL_EQUAL
 from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
@@ -256,7 +257,9 @@ def _carried(
 ) -> tuple[InstanceDraft, str]:
     """Return the instance one round later, with cursors moved, statistics pooled, the batch tested and the outer step judged;
     and the guard's alarm in words."""
-    sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places)
+    has_standings = previous.protocol >= STANDINGS_IN_NOISE
+    standings = {entry.peer: entry.standing for entry in previous.roster} if has_standings else ALL_EQUAL
+    sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places, standings=standings)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
     num_diverged = sum(claim.has_diverged for claim in claims.values())
     claimed = plural(len(claims), "host")

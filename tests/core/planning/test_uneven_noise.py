@@ -190,7 +190,8 @@ def training(speeds: Sequence[float], *, seed: int) -> Callable[[RoundPlan], lis
         for share in shares:
             scale = sqrt(trace / size / share.samples)
             vectors.append([share.inner_steps * (1 / sqrt(size) + scale * chance.gauss(0, 1)) for _ in range(size)])
-        average = mean(vectors, [float(share.samples) for share in shares])
+        standings = {entry.peer: entry.standing for entry in done.roster}
+        average = mean(vectors, [float(share.samples * standings[share.peer]) for share in shares])
         named = bits_of([share.peer for share in shares], [share.peer for share in plan.hosts])
         reports = []
         for share, vector in zip(shares, vectors, strict=True):

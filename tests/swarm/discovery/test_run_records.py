@@ -162,7 +162,8 @@ def test_a_well_signed_manifest_must_still_be_a_configuration(author):
 def test_a_run_of_another_protocol_is_refused_by_its_number_whatever_its_settings_are(author, protocol, error):
     payload = b'{"protocol":%d,"setting_of_another_version":1}' % protocol
     manifest = SignedManifest(manifest=payload, author=author.peer_id, signature=author.sign("manifest", payload))
-    with pytest.raises(error, match=f"the run follows protocol {protocol}, and the installed version knows only {NEWEST}: "):
+    known = f"knows only {OLDEST} to {NEWEST}: "
+    with pytest.raises(error, match=f"the run follows protocol {protocol}, and the installed version {known}"):
         manifest.verified(manifest.run)
 
 
