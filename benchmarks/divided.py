@@ -112,8 +112,8 @@ PLANNED = (
 COMPARISONS = len(PLANNED)
 
 
-def _islands() -> Iterator[Way]:
-    names = {islands.LONG: BOTH, islands.ALONE: ALONE, islands.GUARDED: BRIDGED, islands.NO_BORDER: NO_BORDER}
+def _islands(names: Mapping[str, str]) -> Iterator[Way]:
+    """Return the rows of these arms of `benchmarks.islands`, and their names here."""
     arms = {arm.name: arm for arm in islands.arms(2)}
     for of_islands, name in names.items():
         arm = replace(arms[of_islands], batch=ISLAND_BATCH, seconds=ISLAND_SECONDS)
@@ -146,7 +146,12 @@ def _data() -> Iterator[Way]:
         yield Way(name=name, row=adloco(name, *common, *more, count=count), samples=SAMPLES, has_kinds=True)
 
 
-GROUPS = {"islands": tuple(_islands()), "machines": tuple(_machines()), "data": tuple(_data())}
+GROUPS = {
+    "islands": tuple(_islands({islands.LONG: BOTH, islands.ALONE: ALONE, islands.GUARDED: BRIDGED})),
+    "machines": tuple(_machines()),
+    "data": tuple(_data()),
+    "border": tuple(_islands({islands.NO_BORDER: NO_BORDER})),
+}
 WAYS = tuple(way for group in GROUPS.values() for way in group)
 
 
@@ -235,7 +240,8 @@ def train(arguments: argparse.Namespace) -> None:
     jobs = [
         (way.key(seed, kinds if way.has_kinds else packages), partial(run_way, way, seed))
         for seed in arguments.seeds
-        for way in WAYS
+        for group in arguments.groups
+        for way in GROUPS[group]
     ]
     train_missing(KEPT, arguments.output, [(COUNTED_KINDS, count), *jobs])
 
@@ -336,7 +342,9 @@ def kinds_table(runs: Runs, counted: Mapping[str, Sequence[float]]) -> list[str]
 
 
 def main() -> None:
-    command_line("divided", __doc__, seeds=SEEDS, train=train, tabulate=tabulate).act()
+    line = command_line("divided", __doc__, seeds=SEEDS, train=train, tabulate=tabulate)
+    line.run.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS), help="of rows, in this order")
+    line.act()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from benchmarks.method.run import load_base, settings_of
 from benchmarks.method.store import Record, records_by_key
 from benchmarks.small_vocabulary import PARAMETERS
 
-TIMED = {"islands": divided.ISLAND_SECONDS, "machines": divided.MACHINE_SECONDS}
+TIMED = {"islands": divided.ISLAND_SECONDS, "border": divided.ISLAND_SECONDS, "machines": divided.MACHINE_SECONDS}
 
 
 def test_every_row_is_a_run_with_a_key_of_its_own() -> None:

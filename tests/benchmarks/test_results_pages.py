@@ -20,6 +20,7 @@ from benchmarks import (
     carried_over,
     critical_batch,
     decayed,
+    divided,
     islands,
     million,
     muon,
@@ -63,6 +64,7 @@ PLANNED = {
     "unequal requests, planned": ("method.md", 9),
     "islands, planned": ("method.md", len(islands.COMPARISONS)),
     "unequal machines": ("method.md", unequal_machines.COMPARISONS),
+    "divided, planned": ("divided.md", divided.COMPARISONS),
 }
 """The tables of planned comparisons, where they stand, and how many comparisons they are corrected for."""
 SIDES = ("DiLoCo", "AdLoCo")
@@ -86,8 +88,9 @@ def test_the_tables_of_the_method_follow_from_its_records(tmp_path: Path) -> Non
         (own_data, "method.md"),
         (islands, "method.md"),
         (tuned, "tuned.md"),
+        (divided, "divided.md"),
     ],
-    ids=["carried over", "critical batch", "unequal machines", "own data", "islands", "tuned"],
+    ids=["carried over", "critical batch", "unequal machines", "own data", "islands", "tuned", "divided"],
 )
 def test_the_tables_follow_from_their_records(
     benchmark: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
