@@ -180,7 +180,7 @@ def run_way(way: Way, seed: int) -> Record:
     torch.set_num_threads(1)
     started = time.process_time()
     run = load_base(settings_of(way.row, seed, samples=way.samples))
-    feed, heldout, text = _texts(way, run)
+    feed, heldout = _texts(way, run)
     watch = _Counted()
     setting = Setting(
         run=run,
@@ -200,7 +200,13 @@ def run_way(way: Way, seed: int) -> Record:
 
     assert watch.final is not None and shell.layout.num_parameters == PARAMETERS
     final = losses(watch.final)
-    record: Record = {"row": way.name, "seed": seed, "text": text, "final": final, "loss": round(fmean(final), 5)}
+    record: Record = {
+        "row": way.name,
+        "seed": seed,
+        "text": text_of(way.has_kinds),
+        "final": final,
+        "loss": round(fmean(final), 5),
+    }
     record |= {"rounds": watch.rounds, "inner_steps": watch.inner_steps, "seconds": round(world.seconds, 2)}
     record |= {"bytes_per_peer": round(world.bytes_per_peer), "requests": watch.requests}
     record["merges"] = [merge.reason for plan in world.plans.values() for merge in plan.merges]
@@ -213,21 +219,20 @@ def run_way(way: Way, seed: int) -> Record:
     return {**record, "processor_seconds": round(time.process_time() - started, 1)}
 
 
-def _texts(way: Way, run: RunConfig) -> tuple[Feed, tuple[Batch, ...], str]:
-    """Return the training rows, the held-out rows and the digest of the text."""
+def _texts(way: Way, run: RunConfig) -> tuple[Feed, tuple[Batch, ...]]:
+    """Return the training rows, and the held-out rows of each text."""
     vocab_size = SCALE.vocab_size
     if way.has_kinds:
-        parts, digest = rows_of_kinds(vocab_size)
-        return feed_over(run, parts, vocab_size=vocab_size), heldout_rows(parts, vocab_size), f"{digest} in {vocab_size} tokens"
-    rows, digest, _ = prepared(vocab_size)
+        parts, _ = rows_of_kinds(vocab_size)
+        return feed_over(run, parts, vocab_size=vocab_size), heldout_rows(parts, vocab_size)
+    rows = prepared(vocab_size)[0]
     heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
-    return IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed), (heldout,), f"{digest} in {vocab_size} tokens"
+    return IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed), (heldout,)
 
 
 def count() -> Record:
     """Return the losses of the tables of counts on each kind, and the digest of their text."""
-    digest = f"{rows_of_kinds(SCALE.vocab_size)[1]} in {SCALE.vocab_size} tokens"
-    return {"text": digest, "losses": count_losses(SCALE.vocab_size, SAMPLES, ORDERS, KNESER_NEY)}
+    return {"text": text_of(True), "losses": count_losses(SCALE.vocab_size, SAMPLES, ORDERS, KNESER_NEY)}
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -235,15 +240,17 @@ def count() -> Record:
 
 def train(arguments: argparse.Namespace) -> None:
     """Make the tables of counts, then train all rows of one seed before the next seed."""
-    digests = [digest for _, digest in (rows_of_kinds(SCALE.vocab_size), prepared(SCALE.vocab_size)[:2])]
-    kinds, packages = (f"{digest} in {SCALE.vocab_size} tokens" for digest in digests)
-    jobs = [
-        (way.key(seed, kinds if way.has_kinds else packages), partial(run_way, way, seed))
-        for seed in arguments.seeds
-        for group in arguments.groups
-        for way in GROUPS[group]
-    ]
-    train_missing(KEPT, arguments.output, [(COUNTED_KINDS, count), *jobs])
+    ways = [way for group in arguments.groups for way in GROUPS[group]]
+    texts = {has_kinds: text_of(has_kinds) for has_kinds in {way.has_kinds for way in ways}}
+    jobs = [(way.key(seed, texts[way.has_kinds]), partial(run_way, way, seed)) for seed in arguments.seeds for way in ways]
+    train_missing(KEPT, arguments.output, [*([(COUNTED_KINDS, count)] if True in texts else []), *jobs])
+
+
+def text_of(has_kinds: bool) -> str:
+    """Return the digest of the text and the size of its vocabulary."""
+    vocab_size = SCALE.vocab_size
+    digest = rows_of_kinds(vocab_size)[1] if has_kinds else prepared(vocab_size)[1]
+    return f"{digest} in {vocab_size} tokens"
 
 
 Runs = Mapping[str, Mapping[int, Record]]
