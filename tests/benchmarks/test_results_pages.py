@@ -159,14 +159,26 @@ def test_the_page_of_the_largest_models_says_what_its_runs_and_its_tuning_show()
         in page
     )
     assert all(run["loss"] < strongest for run in runs.records.values() if run.get("seed", TUNING_SEED) != TUNING_SEED)
-    constant, slow = (runs.find(row, 1) for row in million.planned("AdamW", rate)[:2])
-    assert constant is not None and slow is not None
+    constant, slow, ramp = (runs.find(row, 1) for row in million.planned("AdamW", rate)[:3])
+    (with_muon,) = (runs.find(row, 1) for row in million.foremost("Muon", runs.best(million.tuning("Muon"))))
+    assert constant is not None and slow is not None and ramp is not None and with_muon is not None
+    for words in (
+        f"in {ramp['rounds']} rounds it ends {ramp['loss'] - constant['loss']:.3f} above DiLoCo, and"
+        f" {slow['loss'] - ramp['loss']:.3f} below AdLoCo in as many",
+        f"ends {constant['loss'] - with_muon['loss']:.3f} below DiLoCo with AdamW**, in {with_muon['rounds']} rounds, and"
+        f" {slow['loss'] - with_muon['loss']:.3f} below AdLoCo with AdamW",
+        f"Of that {slow['loss'] - with_muon['loss']:.3f} remains in runs of full length",
+    ):
+        assert words in page
     above = f"{slow['loss'] - constant['loss']:.3f}"
     assert f"it ends {above} above DiLoCo with 32 rows, in {slow['rounds']} rounds instead of {constant['rounds']}" in page
     assert (
         f"With the preset's growth it ends {record['loss'] - constant['loss']:.3f} above, in {record['rounds']} rounds" in page
     )
     first = (DOCS / "results.md").read_text()
+    assert f"It ends higher, in as many rounds | the same, 1 seed | {slow['loss'] - ramp['loss']:.3f} (one seed)" in first
+    assert f"Lower, in {with_muon['rounds']} rounds; that is Muon's gain | the same, 1 seed | " in first
+    assert f"| {with_muon['loss'] - constant['loss']:.3f} (one seed) | `million`" in first
     assert (
         f"{slow['rounds']} rounds instead of {constant['rounds']}, a higher loss | 1,313,488 parameters, 1 seed | {above} "
         in first
