@@ -262,13 +262,14 @@ def tabulate(arguments: argparse.Namespace) -> None:
     the tables of counts, are left out."""
     records = records_by_key(KEPT, arguments.runs)
     runs = runs_of(records)
-    rewrite(RESULTS / "divided.md", tables(runs, records[COUNTED_KINDS]["losses"]))
-    pack([records[COUNTED_KINDS], *(record for found in runs.values() for record in found.values())], RESULTS / KEPT.name)
+    counted = [records[COUNTED_KINDS]] if COUNTED_KINDS in records else []
+    rewrite(RESULTS / "divided.md", tables(runs, counted[0]["losses"] if counted else {}))
+    pack([*counted, *(record for found in runs.values() for record in found.values())], RESULTS / KEPT.name)
 
 
 def runs_of(records: Mapping[str, Record]) -> Runs:
     packages = records_by_key(SCALE.kept, ())[COUNTED]["text"]
-    kinds = records[COUNTED_KINDS]["text"]
+    kinds = records[COUNTED_KINDS]["text"] if COUNTED_KINDS in records else ""
     seeds = sorted({record["seed"] for record in records.values() if "seed" in record})
     keys = {way.name: {seed: way.key(seed, kinds if way.has_kinds else packages) for seed in seeds} for way in WAYS}
     return {name: {seed: records[key] for seed, key in of_way.items() if key in records} for name, of_way in keys.items()}

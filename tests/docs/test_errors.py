@@ -10,6 +10,7 @@ import pytest
 
 from adloco_p2p import error_codes, errors
 from adloco_p2p.cli import main
+from adloco_p2p.core.model.protocol import PROTOCOLS
 from adloco_p2p.error_codes import ERROR_CODES, EXIT_CODES, as_markdown
 from adloco_p2p.errors import AdlocoError, ConfigError, ShardLost, StorageError
 
@@ -144,7 +145,7 @@ def test_a_misspelt_word_comes_with_the_likely_one(words: list[str], told: str, 
 def test_the_version_is_an_option_and_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     said = capsys.readouterr().out
-    assert re.fullmatch(r"adloco-peer \S.*, protocol \d+, Python 3\.\S+\n", said)
+    assert re.fullmatch(rf"adloco-peer \S.*, {PROTOCOLS}, Python 3\.\S+\n", said)
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, said)

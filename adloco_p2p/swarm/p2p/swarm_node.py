@@ -338,7 +338,8 @@ class SwarmNode:
             return float(reply.dht_time) - (asked + self.clock()) / 2 if reply.dht_time else None
 
         measured = await asyncio.gather(*(offset_seconds(peer) for peer in reached))
-        self.clock.shift(correction(seconds for seconds in measured if seconds is not None))
+        if seconds := correction(seconds for seconds in measured if seconds is not None):
+            self.clock.shift(seconds)
 
 
 async def _dht_on(p2p: P2P, clock: DhtClock, *, client_mode: bool) -> DHTNode:
