@@ -335,6 +335,8 @@ def kinds_table(runs: Runs, counted: Mapping[str, Sequence[float]]) -> list[str]
         by_kind = [fmean(column) for column in zip(*losses, strict=True)]
         lines.append(f"| {name} | {weights} | {' | '.join(f'{loss:.3f}' for loss in (*by_kind, fmean(by_kind)))} |")
 
+    if not any(runs[name] for name in (ONE, OWN, MIXED)):
+        return ["None of these rows has been run yet."]
     for name in (ONE, OWN, MIXED):
         if runs[name]:
             add(name, "", [record["final"] for record in runs[name].values()])

@@ -39,7 +39,7 @@ from benchmarks import (
 from benchmarks.assessed import report as assessed
 from benchmarks.method import __main__ as method
 from benchmarks.method import rows
-from benchmarks.method.figures import student
+from benchmarks.method.figures import losses_of, shown, student
 from benchmarks.method.report import rewrite, write
 from benchmarks.method.rows import LINEAR, SEESAW, TUNING_SEED
 from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED
@@ -67,6 +67,8 @@ PLANNED = {
     "divided, planned": ("divided.md", divided.COMPARISONS),
 }
 """The tables of planned comparisons, where they stand, and how many comparisons they are corrected for."""
+NOT_RUN = {divided.NO_BORDER, divided.ONE, divided.OWN, divided.MIXED}
+"""Rows of `divided` that nobody has trained yet."""
 SIDES = ("DiLoCo", "AdLoCo")
 TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 
@@ -378,6 +380,8 @@ def test_all_planned_comparisons_are_counted() -> None:
     counted = {mark: len(corrected_intervals(table.split("<!-- end -->")[0])) for mark, table in tables.items()}
     assert counted.pop("planned") + counted.pop("regrets") == carried_over.COMPARISONS
     assert counted.pop("unequal machines") == unequal_machines.COMPARISONS + 1, "one of them stands there from both sides"
+    shown_pairs = [pair for pair in divided.PLANNED if NOT_RUN.isdisjoint(pair)]
+    assert counted.pop("divided, planned") == len(shown_pairs) < divided.COMPARISONS, "the page names those that are missing"
     assert counted == {mark: PLANNED[mark][1] for mark in counted}
 
 
@@ -396,3 +400,39 @@ def test_the_tuning_runs_that_the_first_page_counts_are_in_the_table() -> None:
     counts = [sum(line.startswith(length + side) for line in table.splitlines()) for length in (short, long) for side in SIDES]
     text = "{1} configurations of AdLoCo were tried and {0} of DiLoCo, for the long runs {3} and {2}".format(*counts)
     assert text in " ".join((DOCS / "results.md").read_text().split())
+
+
+def test_the_page_of_divided_machines_says_what_its_runs_show() -> None:
+    runs = divided.runs_of(records_by_key(divided.KEPT, []))
+    page, first = " ".join((RESULTS / "divided.md").read_text().split()), (DOCS / "results.md").read_text()
+    losses = {name: losses_of(found.values()) for name, found in runs.items()}
+
+    def apart(name: str, base: str) -> str:
+        return shown(losses[name], losses[base])
+
+    def worse(name: str) -> str:
+        """How much the equal mean of the two is worse than the worse one, by seed; and that no mean between is better."""
+        found = runs[name].values()
+        assert all(point[0] > max(alone[0] for alone in record["alone"]) for record in found for point in record["between"])
+        assert all("refused" in record["merges"][-1] for record in found)
+        means = [record["between"][1][0] - max(alone[0] for alone in record["alone"]) for record in found]
+        return f"{min(means):.2f} to {max(means):.2f}"
+
+    over_both, alone, over_all, large = divided.BOTH, divided.ALONE, divided.ALL, divided.LARGE
+    for words in (
+        f"One instance over both ends {apart(over_both, alone)} above one island alone",
+        f"It ends {apart(divided.BRIDGED, alone)} above one island alone; beside one instance over both"
+        f" ({apart(divided.BRIDGED, over_both)})",
+        f"level with the large machines alone ({apart(over_all, large)})",
+        f"An instance for each kind ends {apart(divided.EACH, over_all)} above one over all,"
+        f" and {apart(divided.EACH, large)} above the large ones alone",
+        f"{worse(divided.BRIDGED)} worse than the worse of them on islands, {worse(divided.EACH)} on unequal machines",
+    ):
+        assert words in page
+    for name, base in ((divided.BRIDGED, alone), (over_both, alone), (divided.EACH, over_all)):
+        assert f"| 270,816 parameters, 3 seeds | {apart(name, base)} | `divided` |" in first
+    counted = Runs(small_vocabulary.SCALE).records[COUNTED]
+    easy, hard = counted["losses"]["3"], counted["kneser_ney"]["3"]
+    assert f"({easy:.3f} and, by Kneser and Ney, {hard:.3f})" in page
+    below = {name for name, found in losses.items() if found and fmean(found.values()) < hard}
+    assert below == {alone, over_all, large}
