@@ -1,6 +1,6 @@
 """The hosts of every instance of the next plan, and how an instance's batch is cut over its hosts and into passes."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from statistics import median_high
@@ -97,14 +97,7 @@ def place_hosts(
     )
     receivers = _receivers(hosts, drafts, turns.bench, turns.max_hosts)
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
-    fetching = {entry.peer for entry in staying if _is_new(entry) and silent_rounds(entry, round) > 0}
-    trainers = {}
-    for draft in drafts:
-        starts = starting if is_plain and draft.plan.rewind is None else ()
-        ready = _ready(draft, hosts[draft.plan.instance], starts, fetching, periods, round)
-        trainers[draft.plan.instance] = outvoted(
-            backed_off(ready, draft.plan.hosts, round), staying, round, is_open=rules.admission.kind != "tickets"
-        )
+    trainers = _trainers(drafts, hosts, staying, starting if is_plain else (), round, rules, periods)
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:
         for peer in trainers[draft.plan.instance]:
@@ -128,6 +121,26 @@ def place_hosts(
 def _expected_seconds(times: Sequence[float]) -> float:
     """Return the expected duration of a round from the times of its hosts with known speeds; 0 if there are none."""
     return min(max(times), LONGEST_FACTOR * median_high(times), MAX_SECONDS) if times else 0.0
+
+
+def _trainers(
+    drafts: Sequence[InstanceDraft],
+    hosts: Mapping[InstanceId, Sequence[PeerId]],
+    staying: Sequence[RosterEntry],
+    starting: Collection[PeerId],
+    round: int,
+    rules: Rules,
+    periods: LinkPeriods,
+) -> dict[InstanceId, list[PeerId]]:
+    """Return which hosts of each instance get work in this round. `starting`: newcomers that may fetch the state within it."""
+    fetching = {entry.peer for entry in staying if _is_new(entry) and silent_rounds(entry, round) > 0}
+    trainers = {}
+    for draft in drafts:
+        starts = starting if draft.plan.rewind is None else ()
+        ready = _ready(draft, hosts[draft.plan.instance], starts, fetching, periods, round)
+        candidates = backed_off(ready, draft.plan.hosts, round)
+        trainers[draft.plan.instance] = outvoted(candidates, staying, round, is_open=rules.admission.kind != "tickets")
+    return trainers
 
 
 def _ready(
