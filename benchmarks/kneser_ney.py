@@ -7,9 +7,11 @@ different tokens before them, the beginning of a row being one more. D depends o
 counts of grams of that length. Below one token stands the uniform distribution. No constant is tuned.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from benchmarks.ngram import Line, NgramTable
+from benchmarks.ngram import Line, NgramTable, Row
 
 
 class KneserNeyTable(NgramTable):
@@ -33,3 +35,21 @@ def discounts(count: np.ndarray) -> np.ndarray:
     part = of[0] / (of[0] + 2 * of[1])
     found = [times - (times + 1) * part * of[times] / of[times - 1] for times in (1, 2, 3)]
     return np.array([0.0, *(min(max(0.0, one), float(times)) for times, one in enumerate(found, start=1))])
+
+
+def table_losses(
+    counted: Sequence[Row],
+    heldout: Sequence[Sequence[Row]],
+    *,
+    vocab_size: int,
+    orders: Sequence[int],
+    kneser_ney: Sequence[int],
+) -> dict[str, list[float]]:
+    """Return the nats per predicted token of tables of these orders, by their names, on each of the held-out texts."""
+    plain = NgramTable(counted, order=max(orders), vocab_size=vocab_size)
+    losses = [plain.losses(rows) for rows in heldout]
+    found = {f"{order}-grams": [round(of_text[order - 1], 5) for of_text in losses] for order in orders}
+    for order in kneser_ney:
+        harder = KneserNeyTable(counted, order=order, vocab_size=vocab_size)
+        found[f"{order}-grams, Kneser-Ney"] = [round(harder.losses(rows)[-1], 5) for rows in heldout]
+    return found

@@ -16,6 +16,7 @@ import numpy as np
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.data.packing import Rows
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
@@ -103,6 +104,11 @@ def looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nd
     return np.where(keys[places] == wanted, values[places], 0)
 
 
+def drawn(rows: Rows, count: int, chance: np.random.Generator) -> list[Row]:
+    """Return rows that are drawn without repeats; all where there are fewer."""
+    return rows_of(rows.gather(chance.permutation(rows.num_rows)[:count].astype(np.int64)))
+
+
 def rows_of(batch: Batch) -> list[Row]:
     """Return the tokens of a batch without padding."""
     return [ids[labels != IGNORED_LABEL].tolist() for ids, labels in zip(batch.input_ids, batch.labels, strict=True)]
@@ -121,10 +127,8 @@ def main() -> None:
     if not isinstance(feed, IndexedFeed):
         raise ConfigError("data.streaming: true, but the table counts indexed rows; set it to false", code="E201")
     training, heldout = feed.rows.training, rows_of(feed.heldout(arguments.heldout or run.evaluation.rows))
-    count = min(arguments.rows or training.num_rows, training.num_rows)
-    chosen = np.random.default_rng(run.seed).permutation(training.num_rows)[:count].astype(np.int64)
-    counted = rows_of(training.gather(chosen))
-    print(f"{count:,} training rows, {len(heldout)} held-out rows of {training.length} tokens; nats per token")
+    counted = drawn(training, arguments.rows or training.num_rows, np.random.default_rng(run.seed))
+    print(f"{len(counted):,} training rows, {len(heldout)} held-out rows of {training.length} tokens; nats per token")
     table = NgramTable(counted, order=arguments.order, vocab_size=feed.vocab_size)
     for order, loss in enumerate(table.losses(heldout), start=1):
         print(f"  {order}-gram {loss:.3f}")

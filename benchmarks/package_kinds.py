@@ -19,9 +19,9 @@ from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.data.source import is_heldout
 from adloco_p2p.numerics.batch import Batch
-from benchmarks.kneser_ney import KneserNeyTable
+from benchmarks.kneser_ney import table_losses
 from benchmarks.method.run import HELDOUT_SEED
-from benchmarks.ngram import NgramTable, rows_of
+from benchmarks.ngram import drawn, rows_of
 from benchmarks.package_text import named_files, packed, tokenized
 
 KINDS = ("code", "prose", "tables")
@@ -97,17 +97,7 @@ def heldout_rows(parts: Sequence[IndexedRows], vocab_size: int) -> tuple[Batch, 
 def count_losses(vocab_size: int, samples: int, orders: Sequence[int], kneser_ney: Sequence[int]) -> dict[str, list[float]]:
     """Return the losses of tables of counts on each kind, by name. They count as many rows of all kinds as a run reads."""
     parts, _ = rows_of_kinds(vocab_size)
-    chosen = np.random.default_rng(0)
-    counted = [
-        row
-        for part in parts
-        for row in rows_of(part.training.gather(chosen.permutation(part.training.num_rows)[: samples // len(parts)]))
-    ]
-    kinds = [rows_of(rows) for rows in heldout_rows(parts, vocab_size)]
-    table = NgramTable(counted, order=max(orders), vocab_size=vocab_size)
-    losses = [table.losses(rows) for rows in kinds]
-    found = {f"{order}-grams": [round(of_kind[order - 1], 5) for of_kind in losses] for order in orders}
-    for order in kneser_ney:
-        harder = KneserNeyTable(counted, order=order, vocab_size=vocab_size)
-        found[f"{order}-grams, Kneser-Ney"] = [round(harder.losses(rows)[-1], 5) for rows in kinds]
-    return found
+    chance = np.random.default_rng(0)
+    counted = [row for part in parts for row in drawn(part.training, samples // len(parts), chance)]
+    heldout = [rows_of(rows) for rows in heldout_rows(parts, vocab_size)]
+    return table_losses(counted, heldout, vocab_size=vocab_size, orders=orders, kneser_ney=kneser_ney)

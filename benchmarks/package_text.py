@@ -21,7 +21,7 @@ from adloco_p2p.data.packing import pack, smallest_dtype
 from adloco_p2p.data.source import is_heldout
 from benchmarks.kneser_ney import KneserNeyTable
 from benchmarks.method.run import CACHE, HELDOUT_ROWS, HELDOUT_SEED
-from benchmarks.ngram import NgramTable, Row, rows_of
+from benchmarks.ngram import NgramTable, Row, drawn, rows_of
 
 PACKAGES = Path(__file__).with_name("package_text.txt")
 """The packages, with the versions that made the text of the kept records. They stay when `constraints.txt` changes."""
@@ -179,6 +179,5 @@ def kneser_ney_losses(rows: IndexedRows, vocab_size: int, samples: int, orders: 
 
 def counted_and_heldout(rows: IndexedRows, vocab_size: int, samples: int) -> tuple[list[Row], list[Row]]:
     """Return as many training rows as a run reads, and the runs' held-out rows."""
-    chosen = np.random.default_rng(0).permutation(rows.training.num_rows)[:samples]
     heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
-    return rows_of(rows.training.gather(chosen)), rows_of(heldout)
+    return drawn(rows.training, samples, np.random.default_rng(0)), rows_of(heldout)

@@ -96,15 +96,16 @@ class CommandLine:
         arguments.act(arguments)
 
 
-def command_line(name: str, doc: str | None, *, seeds: Sequence[int], train: Act, tabulate: Act) -> CommandLine:
+def command_line(name: str, doc: str | None, *, seeds: Sequence[int] | None, train: Act, tabulate: Act) -> CommandLine:
     """Return a command line whose `run` trains what the records lack, and whose `report` makes the table. New records go to
-    NAME.jsonl, beside the kept ones."""
+    NAME.jsonl, beside the kept ones. `seeds`: the usual ones; None: no run has one."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs, own = parser.add_subparsers(required=True), Path(f"{name}.jsonl")
     run = verbs.add_parser("run", help="train what the records lack")
-    run.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
+    if seeds is not None:
+        run.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
     run.add_argument("--output", type=Path, default=own)
     run.set_defaults(act=train)
     report = verbs.add_parser("report", help="the table")

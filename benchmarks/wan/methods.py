@@ -51,6 +51,7 @@ INNER_STEPS = 32
 SAMPLES = 20_480
 """Of a run: 40 rounds with the batch of the start."""
 WARMUP_SAMPLES = 2048
+HELDOUT_ROWS = 128
 DELAY_MS = 25.0
 """The delay of one link, one way."""
 LINKS_MBIT = (20.0, 100.0)
@@ -107,7 +108,7 @@ def document_of(way: Way, *, samples: int, seed: int) -> dict[str, Any]:
         "work": {"inner_steps": INNER_STEPS, "samples": samples, "share": "equal", "link_tolerance": None},
         "instances": {"count": 1, "start": "same"},
         "batch": {"initial_batch": BATCH, **way.batch},
-        "evaluation": {"rows": 128, "seed": 0, "period_rounds": 2},
+        "evaluation": {"rows": HELDOUT_ROWS, "seed": 0, "period_rounds": 2},
     }
 
 

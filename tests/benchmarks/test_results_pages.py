@@ -3,7 +3,6 @@
 import gzip
 import re
 import shutil
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import pairwise
@@ -11,11 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
 
-from adloco_p2p.config.load import load_run
-from adloco_p2p.data.feed import IndexedFeed, open_feed
 from benchmarks import (
     carried_over,
     critical_batch,
@@ -42,9 +38,7 @@ from benchmarks.method import rows
 from benchmarks.method.figures import losses_of, shown, student
 from benchmarks.method.report import rewrite, write
 from benchmarks.method.rows import LINEAR, SEESAW, TUNING_SEED
-from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED
 from benchmarks.method.store import Record, read_records, records_by_key
-from benchmarks.ngram import NgramTable, rows_of
 from benchmarks.robustness import report as robustness
 from benchmarks.text_runs import COUNTED, Runs
 from benchmarks.wan import grid, grid_tables
@@ -293,30 +287,6 @@ def test_the_first_page_counts_the_rounds_of_the_records() -> None:
         f"ends as low in {constant} rounds instead of {counted[small_vocabulary.TEST]}",
     ):
         assert words in page
-
-
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the pages count n-grams of the texts of Python 3.11")
-def test_the_pages_have_the_tables_of_counts_of_short_and_long_runs() -> None:
-    feed = open_feed(load_run(BASE, [f"seed={HELDOUT_SEED}"]).value, cache_dir=None)
-    assert isinstance(feed, IndexedFeed)
-    training, heldout = feed.rows.training, rows_of(feed.heldout(HELDOUT_ROWS))
-    order = np.random.default_rng(HELDOUT_SEED).permutation(training.num_rows).astype(np.int64)
-    page = " ".join((RESULTS / "method.md").read_text().split())
-    by_samples = {}
-    for samples in (method.SAMPLES, rows.LONG * method.SAMPLES):
-        table = NgramTable(rows_of(training.gather(order[:samples])), order=3, vocab_size=feed.vocab_size)
-        by_samples[samples] = table.losses(heldout)[-1]
-        assert f"**{by_samples[samples]:.3f}**" in page
-        assert f"--rows {samples}" in page
-    counted = by_samples[rows.LONG * method.SAMPLES]
-    losses: dict[str, list[float]] = {}
-    for record in records_of(method.KEPT):
-        if record["row"].startswith("long: ") and record["seed"] != TUNING_SEED:
-            losses.setdefault(record["row"], []).append(record["loss"])
-    below = {name: round(counted, 3) - round(fmean(some), 3) for name, some in losses.items()}
-    plain = [gap for name, gap in below.items() if name.startswith("long: DiLoCo B 8 ")]
-    assert f"end below it, by {min(plain):.3f} to {max(plain):.3f}" in page
-    assert max(gap for name, gap in below.items() if not name.startswith("long: DiLoCo B 8 ")) == pytest.approx(0.0, abs=5e-4)
 
 
 def test_no_exploratory_row_stands_among_the_planned_differences() -> None:
