@@ -58,7 +58,6 @@ from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, adloco, diloco
 from benchmarks.method.run import BASE, CACHE, load_base, run_row
 from benchmarks.method.store import RESULTS, Record, command_line, digest_of, key_of, pack, records_by_key, train_missing
-from benchmarks.own_data import MODEL
 from benchmarks.package_text import packed, sides_of, tokenized
 
 KEPT = RESULTS / "carried_over.jsonl.gz"
@@ -74,6 +73,14 @@ PRICE, OTHER_PRICES = 0.05, (0.025, 0.1)
 """Nats for each doubling of the rounds."""
 GROWTH = 1.5
 """The bound of growth in a round, the usual `batch.growth_cap`."""
+WIDER = {
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
+"""The shape of a Llama of 117,120 parameters with the vocabulary of bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +112,7 @@ WORDS = Task(name="words", samples=8192, vocab_size=512, ends=(12, 32, 64), cons
 WIDE = Task(
     name="wide",
     samples=8192,
-    settings=tuple(f"model.architecture.{name}={number}" for name, number in MODEL.items()),
+    settings=tuple(f"model.architecture.{name}={number}" for name, number in WIDER.items()),
     ends=(12, 32, 64),
     constants=(8, 16, 32),
 )

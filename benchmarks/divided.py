@@ -3,7 +3,7 @@
 python -m benchmarks.divided run --seeds 1 2    train what the kept records and divided.jsonl lack; 3 to 8 core minutes a run
 python -m benchmarks.divided report             the tables from both, into docs/results/divided.md; keeps the records of both
 
-The questions of `benchmarks.islands`, `unequal_machines` and `own_data`, with the model, vocabulary and Muon of
+The questions of `benchmarks.islands` and `unequal_machines`, and data of their own, with the model, vocabulary and Muon of
 `benchmarks.small_vocabulary`. The learning rate is the one tuned there, times the root of the ratio of an instance's batch to
 the batch of that tuning; nothing else is tuned. Instances are forked from one and merged at the end with the guard on. The
 merge is also computed from the same instances with the guard off and by other weights, which costs no training: of two
@@ -13,7 +13,7 @@ Planned before any run, paired by seed, corrected for all ten at once (COMPARISO
 without a border, and one over both, minus one island alone), and does an instance for each island (minus one island alone, and
 minus one over both); one instance for each kind of machine minus one over all, and minus the large machines alone, and one over
 all minus the large ones alone; instances with data of their own minus one instance on the mixture, and minus as many on the
-mixture, and these minus one.
+mixture, and these minus one. Looked at when seeds 1 to 3 were known: the instances on their own kinds, not merged.
 """
 
 import argparse
@@ -39,12 +39,12 @@ from benchmarks import islands, unequal_machines
 from benchmarks.method.clock import PROFILES
 from benchmarks.method.device import Setting
 from benchmarks.method.figures import estimate, losses_of, shown
+from benchmarks.method.merging import Watch, merge_weights
 from benchmarks.method.report import rewrite
 from benchmarks.method.rows import Row, adloco
 from benchmarks.method.run import BASE, EVALUATED_TOKENS, HELDOUT_ROWS, HELDOUT_SEED, load_base, settings_of
 from benchmarks.method.store import RESULTS, Record, command_line, key_of, pack, records_by_key, train_missing
 from benchmarks.method.world import World
-from benchmarks.own_data import Watch, merge_weights
 from benchmarks.package_kinds import KINDS, count_losses, heldout_rows, rows_of_kinds
 from benchmarks.package_text import prepared
 from benchmarks.small_vocabulary import PARAMETERS, SAMPLES, SCALE, SHAPE, START, H
@@ -284,6 +284,7 @@ def tables(runs: Runs, counted: Mapping[str, Sequence[float]]) -> dict[str, list
         "divided, planned": planned_table(runs),
         "divided, between": between_table(runs),
         "divided, kinds": kinds_table(runs, counted),
+        "divided, own kinds": own_kinds_table(runs),
     }
 
 
@@ -348,6 +349,22 @@ def kinds_table(runs: Runs, counted: Mapping[str, Sequence[float]]) -> list[str]
             add(f"merged by {way}", ", ".join(f"{fmean(share):.2f}" for share in shares), [one["merged"][way] for one in own])
     for name, losses in counted.items():
         add(f"table of {name}", "", [losses])
+    return lines
+
+
+def own_kinds_table(runs: Runs) -> list[str]:
+    """Return the loss of each instance with data of its own on its own kind, before the last merge, beside the other rows."""
+    lines = [f"| kind | seeds | its instance | minus {ONE} | minus {MIXED} |", "|" + "---|" * 5]
+    numbers = range(len(KINDS))
+    for kind, some in [*((KINDS[number], [number]) for number in numbers), ("mean of the three", [*numbers])]:
+        ours = {seed: fmean(record["alone"][number][number] for number in some) for seed, record in runs[OWN].items()}
+        others = [
+            {seed: fmean(record["final"][number] for number in some) for seed, record in runs[name].items()}
+            for name in (ONE, MIXED)
+        ]
+        if ours:
+            cells = [estimate([*ours.values()]).shown(3), *(shown(ours, theirs) for theirs in others)]
+            lines.append(f"| {kind} | {len(ours)} | {' | '.join(cells)} |")
     return lines
 
 

@@ -37,11 +37,11 @@ from benchmarks.carried_over import CAP, ETA, HOME, NOISY, START, H, text_of
 from benchmarks.method.clock import SMALL
 from benchmarks.method.device import Setting
 from benchmarks.method.figures import estimate, losses_of, shown
+from benchmarks.method.merging import Watch, merge_weights
 from benchmarks.method.report import keep_tables
 from benchmarks.method.run import EVALUATED_TOKENS, HELDOUT_ROWS, HELDOUT_SEED, load_base
 from benchmarks.method.store import RESULTS, Record, command_line, train_missing
 from benchmarks.method.world import World
-from benchmarks.own_data import Watch, merge_weights
 
 KEPT = RESULTS / "unequal_requests.jsonl.gz"
 """Records of earlier runs; a reader's own go beside them."""

@@ -1,4 +1,4 @@
-"""The pure parts of `python -m benchmarks.own_data` and `benchmarks.unequal_requests`."""
+"""The pure parts of `python -m benchmarks.unequal_requests`, and the weights of merges."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from adloco_p2p.core.model.gradient_statistics import NoiseSample
 from benchmarks import unequal_requests
-from benchmarks.own_data import ROWS, key_of, merge_weights, run_of
+from benchmarks.method.merging import merge_weights
 from tests.core.core_values import instance_plan
 
 
@@ -29,12 +29,6 @@ def test_instances_are_weighed_by_what_each_way_names() -> None:
         "samples": [0.75, 0.25],
         "inverse noise": pytest.approx([0.75, 0.25]),  # 1/4 and 1/12
     }
-
-
-def test_every_row_is_a_run_and_has_a_key_of_its_own() -> None:
-    assert len({key_of(name, seed) for name in ROWS for seed in (1, 2)}) == 2 * len(ROWS)
-    counts = {name: (run_of(name, 1).instances.count, len(run_of(name, 1).instances.data)) for name in ROWS}
-    assert [*counts.values()] == [(1, 0), (3, 3), (3, 3), (3, 3), (3, 0)]
 
 
 def test_data_sets_have_the_numbers_by_which_their_rows_are_given() -> None:
