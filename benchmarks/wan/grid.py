@@ -99,10 +99,18 @@ def rounds_of(events: Iterable[Event]) -> dict[int, Event]:
     return {event["round"]: event for event in events if event["event"] == "round"}
 
 
-def measured_peer(events: Sequence[Event], dht: Sequence[tuple[float, int, int]], course: Course, host: str) -> Record:
+def measured_peer(
+    events: Sequence[Event],
+    dht: Sequence[tuple[float, int, int]],
+    course: Course,
+    host: str,
+    *,
+    settled: int = SETTLED,
+    num_hosts: int = PEERS,
+) -> Record:
     """Return the record of one peer in the counted rounds; bytes are those that it sent."""
     rounds = rounds_of(events)
-    first, last = SETTLED, max(rounds) - 1
+    first, last = settled, max(rounds) - 1
     counted = [event for number, event in sorted(rounds.items()) if first <= number <= last]
     begun, ended = rounds[first - 1]["time"], counted[-1]["time"]
     traffic = [event for event in events if event["event"] == "traffic" and first <= event["round"] <= last]
@@ -114,7 +122,7 @@ def measured_peer(events: Sequence[Event], dht: Sequence[tuple[float, int, int]]
         "phases": phases_of(counted),
         "missed": last - first + 1 - len(counted),
         "void": sum(event["is_void"] for event in counted),
-        "partial": sum(len(event["hosts"]) < PEERS for event in counted),
+        "partial": sum(len(event["hosts"]) < num_hosts for event in counted),
         "failed_attempts": sum(event["event"] == "average_failed" and first <= event["round"] <= last for event in events),
         "sent": sent,
         "committed": sum(event["bytes_sent"] for event in counted),
