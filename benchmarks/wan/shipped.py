@@ -23,6 +23,7 @@ import yaml
 from adloco_p2p.config.documents import shipped
 from adloco_p2p.config.load import load_run
 from adloco_p2p.views.cost_model import Link as StatedLink
+from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.device_share import DeviceShare, device_share
 from benchmarks.method.report import keep_tables
 from benchmarks.method.store import RESULTS, Record, append_record
@@ -117,33 +118,26 @@ def measured_share(record: Record) -> float:
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """Return each measured run beside the calculation with its part of an outer step."""
-    lines = [
-        "| configuration | | a round | averaging | computing | MB sent per peer and round | void rounds | load |",
-        "|" + "---|" * 8,
-    ]
+    """Return the calculation with its part of an outer step, and each measured run."""
     whole = calculated()
     part = replace(whole, outer_step_seconds=whole.outer_step_seconds / SCALE)
-    seconds = part.computing_seconds / part.share
-    lines.append(
-        f"| `configs/{NAME}.yaml` | calculated | {seconds:.0f} s | {part.averaging_seconds:.1f} s | {part.share:.1%} | | | |"
-    )
+    values = load_run(Path(NAME)).value.averaging.bytes_per_value
+    sent = round_bytes(num_parameters=PARAMETERS, num_workers=HOSTS, bytes_per_value=values)
+    head = "| configuration | | a round | averaging | computing | MB of averages, per peer and round | void rounds | load |"
+    lines = [head, "|" + "---|" * 8, _line(part.computing_seconds / part.share, part.averaging_seconds, part.share, sent)]
     for record in records:
         peers = record["peers"]
         seconds = fmean(peer["wall_seconds"] for peer in peers) / record["rounds"]
-        averaging = fmean(peer["phases"].get("averaging", 0.0) for peer in peers)
-        sent = fmean(peer["wire"] for peer in peers) * SCALE / record["rounds"] / 1e6
-        void = sum(peer["void"] for peer in peers)
-        cells = (
-            f"{seconds:.0f} s",
-            f"{averaging:.1f} s",
-            f"{measured_share(record):.1%}",
-            f"{sent:.0f}",
-            str(void),
-            str(record["load"]),
-        )
-        lines.append(f"| `configs/{record['name']}.yaml` | measured | {' | '.join(cells)} |")
+        averaging = fmean(peer["phases"]["averaging"] for peer in peers)
+        sent = fmean(peer["sent"]["averaging"] for peer in peers) * SCALE / record["rounds"]
+        void, load = sum(peer["void"] for peer in peers), record["load"]
+        lines.append(_line(seconds, averaging, measured_share(record), sent, name="measured", others=f"{void} | {load}"))
     return lines
+
+
+def _line(seconds: float, averaging: float, share: float, sent: float, *, name: str = "calculated", others: str = "|") -> str:
+    cells = f"{seconds:.0f} s | {averaging:.1f} s | {share:.1%} | {sent / 1e6:.0f}"
+    return f"| `configs/{NAME}.yaml` | {name} | {cells} | {others} |"
 
 
 def run(arguments: argparse.Namespace) -> None:

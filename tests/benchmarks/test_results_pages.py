@@ -43,6 +43,7 @@ from benchmarks.text_runs import COUNTED, Runs
 from benchmarks.wan import grid, grid_tables
 from benchmarks.wan import islands as wan_islands
 from benchmarks.wan import methods as wan_methods
+from benchmarks.wan import shipped as wan_shipped
 
 ROOT = Path(__file__).parents[2]
 DOCS, README = ROOT / "docs", ROOT / "README.md"
@@ -111,6 +112,7 @@ TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
     ),
     "outer state": ("bytes.md", lambda: {"states": outer_state.table(records_of(outer_state.KEPT))}),
     "grid": ("time.md", lambda: {"grid": grid_tables.utilisation_table(records_of(grid.KEPT))}),
+    "shipped": ("time.md", lambda: {"shipped": wan_shipped.table(records_of(wan_shipped.KEPT))}),
     "grid, bytes": ("time.md", lambda: {"wire": grid_tables.bytes_table(records_of(grid.KEPT))}),
     "islands, real": ("method.md", lambda: {"islands, real": wan_islands.table(records_of(wan_islands.KEPT))}),
     "tuned outer": ("tuned.md", lambda: tuned_outer.tables(records_by_key(tuned_outer.KEPT, []))),

@@ -1,5 +1,6 @@
 """The parts of `python -m benchmarks.wan.shipped`, and its kept record."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def test_the_run_has_what_decides_about_time_from_the_file(tmp_path: Path) -> No
 
 
 def record_of(**more: Any) -> dict[str, Any]:
-    peer = {"wall_seconds": 500.0, "steps": 768, "phases": {"averaging": 20.0}, "wire": 1_000_000, "void": 0}
+    peer = {"wall_seconds": 500.0, "steps": 768, "phases": {"averaging": 20.0}, "void": 0}
+    peer["sent"] = {"averaging": 1_000_000}
     return {"name": "c4-150m", "step_seconds": 0.5, "rounds": 2, "load": 1.5, "peers": [peer] * 8, **more}
 
 
@@ -41,3 +43,7 @@ def test_the_kept_run_had_all_values_and_the_stated_steps() -> None:
     assert all(peer["steps"] == record["rounds"] * 384 for peer in record["peers"])
     page = " ".join((RESULTS / "time.md").read_text().split())
     assert f"eight real nodes compute {shipped.measured_share(record):.1%} of the time" in page
+    whole = shipped.calculated()
+    part = replace(whole, outer_step_seconds=whole.outer_step_seconds / shipped.SCALE)
+    assert 100 * (part.share - shipped.measured_share(record)) == pytest.approx(1.0, abs=0.1)
+    assert "too high by one point (below)" in page
