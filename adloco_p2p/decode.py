@@ -7,19 +7,40 @@ from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import Entries
-from adloco_p2p.core.model.telemetry import EVENTS, Log, Stamped
+from adloco_p2p.core.model.telemetry import EVENTS, Stamped
 from adloco_p2p.errors import RemoteProtocolError
 
 T = TypeVar("T")
 
+_COLLECTIONS = frozenset({"tuple", "list", "set", "frozenset", "dict"})
+_OPAQUE = frozenset({"cls", "metadata", "serialization"})
+"""Parts of a schema that are no schemas."""
+MAX_NESTED_SHARE = 1 / 16
+"""Opening brackets and braces over bytes: the most of a value from outside, since each makes an object of some hundred bytes
+before anything is checked. What peers send has less than half of it (`tests/fuzz/test_cost_of_refusal.py`)."""
+_FREE_BYTES = 1024
+"""Shorter values may have any share."""
+
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+def _validator(kind: Any) -> SchemaValidator:
+    """Return a validator that stops at the first fault of every collection. Otherwise pydantic goes on to collect the faults of
+    all elements: gigabytes, and seconds of the event loop, for a message of a few hundred compressed bytes."""
+    return SchemaValidator(_stopping(TypeAdapter(kind).core_schema))
+
+
+def _stopping(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        found = {key: part if key in _OPAQUE else _stopping(part) for key, part in schema.items()}
+        return found | {"fail_fast": True} if found.get("type") in _COLLECTIONS else found
+    if isinstance(schema, list | tuple):
+        return type(schema)(_stopping(part) for part in schema)
+    return schema
 
 
 def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
@@ -30,8 +51,10 @@ def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
     """
     if len(data) > max_bytes:
         raise RemoteProtocolError(f"{kind.__name__}: {len(data)} bytes, at most {max_bytes} accepted")
+    if len(data) > _FREE_BYTES and data.count(b"[") + data.count(b"{") > MAX_NESTED_SHARE * len(data):
+        raise RemoteProtocolError(f"{kind.__name__}: more brackets than any value has")
     try:
-        value: T = _adapter(kind).validate_json(data, strict=True)  # type: ignore[arg-type]
+        value: T = _validator(kind).validate_json(data, strict=True)  # type: ignore[arg-type]
     except ValidationError as error:
         raise RemoteProtocolError(f"{kind.__name__}: {_first_fault(error)}") from None
     try:
@@ -72,7 +95,7 @@ def peek_protocol(manifest: bytes) -> int | None:
     """Return the protocol that a run's configuration names, even if its other settings may be of a newer version; None where
     there is none."""
     with suppress(ValidationError):
-        begun: _Begun = _adapter(_Begun).validate_json(manifest, strict=True)
+        begun: _Begun = _validator(_Begun).validate_json(manifest, strict=True)
         return begun.protocol
     return None
 
@@ -93,15 +116,14 @@ def decode_event(line: str | bytes) -> Stamped | None:
     """Decode a line of an event file, without its end; None for an event unknown to this version. Unknown fields are left out.
     Raises ValueError where the line is no event, and EventOfAnotherVersion where it does not have the form of this one."""
     try:
-        head: _Head = _adapter(_Head).validate_json(line, strict=True)
+        head: _Head = _validator(_Head).validate_json(line, strict=True)
     except ValidationError:
         raise ValueError(f"not an event (a JSON object with `event` and `time`): {line[:80]!r}") from None
     kind = EVENTS.get(head.event)
     if kind is None:
         return None
-    adapter: TypeAdapter[Log] = _adapter(kind)  # type: ignore[arg-type]
     try:
-        return Stamped(time=head.time, event=adapter.validate_json(line, strict=True))
+        return Stamped(time=head.time, event=_validator(kind).validate_json(line, strict=True))  # type: ignore[arg-type]
     except ValidationError as error:
         raise EventOfAnotherVersion(
             f"the event `{head.event}` does not have the form that this version writes ({_first_fault(error)})"

@@ -116,15 +116,17 @@ class Proposer:
         return is_paused_at(course_after(slot.parent.course, pending, round=slot.round), slot.round)
 
     def _is_trained(self, now: float) -> bool:
-        """Return whether a member that trains is alive, or a newcomer that would train may be let in."""
+        """Return whether a member that trains is alive and keeps its seat, or a newcomer that would train may be let in."""
         parent, members = self._slot.parent, self._context.members
-        if not keepers_of(parent):
+        pending = self._context.statements.pending(self._slot.ledger)
+        banned = newly_banned(pending, parent)
+        if not keepers_of(parent) and not banned:
             return True
-        absent = [peer for peer in self._slot.roster if members.is_absent(peer, now)]
-        if is_trained_after(parent, absent, ()):
+        gone = {*banned, *(peer for peer in self._slot.roster if members.is_absent(peer, now))}
+        if is_trained_after(parent, gone, ()):
             return True
-        door = door_of(self._slot.ledger, self._context.verify)
-        return is_trained_after(parent, absent, [r.capacity for r in members.candidates(now) if not door.problem(r)])
+        door = door_of(self._slot.ledger, self._context.verify, statements=pending)
+        return is_trained_after(parent, gone, [r.capacity for r in members.candidates(now) if not door.problem(r)])
 
     def _may_propose(self, now: float) -> bool:
         """Return whether this peer may propose: an elector may, others only if no elector is left. If only keepers are left,

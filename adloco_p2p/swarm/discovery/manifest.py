@@ -10,7 +10,7 @@ from hivemind.p2p import P2P
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.protocol import NEWEST, unfollowed
-from adloco_p2p.core.model.scalars import Digest, PeerId
+from adloco_p2p.core.model.scalars import MAX_PEER_ID_CHARS, Digest, PeerId
 from adloco_p2p.decode import decode, peek_protocol
 from adloco_p2p.errors import ProtocolOutgrown, RemoteProtocolError, RunNotHeld, SwarmError
 from adloco_p2p.swarm.p2p.identity import Identity, verify
@@ -47,6 +47,8 @@ class SignedManifest:
         """
         if len(self.manifest) > MAX_MANIFEST_BYTES:
             raise RemoteProtocolError(f"manifest of {len(self.manifest)} bytes, at most {MAX_MANIFEST_BYTES} accepted")
+        if len(self.author) > MAX_PEER_ID_CHARS:
+            raise RemoteProtocolError(f"an author of {len(self.author)} characters, at most {MAX_PEER_ID_CHARS} accepted")
         if self.run != run:
             raise RemoteProtocolError(f"the manifest has digest {self.run}, not that of run {run}")
         if not verify(self.author, _MANIFEST_CONTEXT, self.manifest, self.signature):

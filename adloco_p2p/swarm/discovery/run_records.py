@@ -8,6 +8,7 @@ find addresses and digests; the manifest defines the run, and the roster the rig
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -29,7 +30,11 @@ RECORD_LIFETIME_SECONDS = 120.0
 """The lifetime of an announcement, which is renewed at a third of it."""
 READ_TIMEOUT_SECONDS = 10.0
 """A search that takes longer counts as one that found nothing."""
+STORE_TIMEOUT_SECONDS = 10.0
+"""An announcement that takes longer has failed."""
 _RUNS_KEY = "adloco/runs"
+
+logger = logging.getLogger(__name__)
 
 
 class Discovery:
@@ -93,8 +98,15 @@ class Discovery:
         return tuple(sorted(records, key=lambda record: record.peer))
 
     async def _store(self, key: str, record: RunRecord | PeerRecord) -> bool:
+        """Return whether a node stored the record. Strangers answer the search for nodes that should, so it has a deadline, and
+        no error in it ends this peer."""
         value = signed(record, self._identity)
-        return bool(await self._dht.store(key, value, record.expiration, subkey=record.subkey))
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
+                return bool(await self._dht.store(key, value, record.expiration, subkey=record.subkey))
+        except Exception as error:  # whatever hivemind asserts about the answers of others
+            logger.info("not announced in the DHT: %r", error)
+            return False
 
     async def _read(self, key: str, kind: type[Record]) -> list[Record]:
         """Return the records under `key` that are well formed, signed, under their own names, and not expired."""

@@ -1,4 +1,4 @@
-"""Limits on other nodes of the DHT: how many this one remembers, and which records it sends them unasked.
+"""Limits on other nodes of the DHT: how many this one remembers, what it takes from them, and which records it sends unasked.
 
 To hivemind a node is the id that it gives itself, and one peer may give itself any number of them. hivemind remembers each, and
 when it first sees one, sends it all records that it should store: megabytes for a question of a hundred bytes. Here a peer is
@@ -6,7 +6,8 @@ one node, and records spread only by being announced again.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from hivemind.dht.node import DHTNode
@@ -40,7 +41,15 @@ def bound_nodes(dht: DHTNode) -> None:
     """Set these limits on a node; call it before the node knows any other."""
     protocol, table = dht.protocol, dht.protocol.routing_table
     protocol.routing_table = BoundedRouting(table.node_id, table.bucket_size, table.depth_modulo)
-    call_store = protocol.call_store
+    call_store, call_find = protocol.call_store, protocol.call_find
+
+    async def call_find_others(peer: PeerID, keys: Collection[DHTID]) -> Any:
+        """Ask, and leave out of the answer this node, whose own name among the nearest ends hivemind's search with an
+        AssertionError, and all nodes beyond as many as an honest answer has."""
+        answer = await call_find(peer, keys)
+        if answer is None:
+            return None
+        return {key: (value, _others(dht, nearest)) for key, (value, nearest) in answer.items()}
 
     async def call_store_asked(peer: PeerID, keys: Sequence[DHTID], values: Sequence[object], *args: Any, **kwargs: Any) -> Any:
         """Send single records only, because hivemind sends whole dictionaries to new nodes unasked."""
@@ -48,4 +57,9 @@ def bound_nodes(dht: DHTNode) -> None:
             return None
         return await call_store(peer, keys, values, *args, **kwargs)
 
-    protocol.call_store = call_store_asked
+    protocol.call_store, protocol.call_find = call_store_asked, call_find_others
+
+
+def _others(dht: DHTNode, nearest: Mapping[DHTID, PeerID]) -> dict[DHTID, PeerID]:
+    others = ((node, peer) for node, peer in nearest.items() if node != dht.node_id and peer != dht.peer_id)
+    return dict(islice(others, dht.protocol.bucket_size))

@@ -13,7 +13,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import MAX_PEER_ID_CHARS, PeerId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.synced import sync_directory
 
@@ -25,7 +25,6 @@ _PRIVATE_PREFIX = b"\x08\x01\x12\x40"
 _PEER_ID_PREFIX = b"\x00\x24\x08\x01\x12\x20"
 """The head of an identity multihash of 36 bytes with key type Ed25519 and the 32 bytes of the public key."""
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_MAX_PEER_ID_CHARS = 64
 
 
 class Identity:
@@ -121,9 +120,13 @@ def is_peer_id(text: str) -> bool:
     return _public_key(text) is not None
 
 
-@lru_cache(maxsize=8192)
 def _public_key(peer: str) -> Ed25519PublicKey | None:
-    if len(peer) > _MAX_PEER_ID_CHARS or not peer.startswith(_BASE58[0]) or not set(peer) <= set(_BASE58):
+    return _known_key(peer) if len(peer) <= MAX_PEER_ID_CHARS else None  # the cache keeps what it is asked for
+
+
+@lru_cache(maxsize=8192)
+def _known_key(peer: str) -> Ed25519PublicKey | None:
+    if not peer.startswith(_BASE58[0]) or not set(peer) <= set(_BASE58):
         return None
     number = 0
     for digit in peer:

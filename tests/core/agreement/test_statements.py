@@ -156,3 +156,25 @@ def test_evidence_reaches_the_plan_of_all_by_any_member_and_waits_once_per_peer(
     assert [ruling.statement for ruling in swarm.peers[AUTHOR].ledger.admissions.rulings] == [found]
     assert all(made.members.statements == () for made in swarm.peers.values()), "it is passed on no longer"
     assert verify_ledger(swarm.genesis, swarm.peers[AUTHOR].ledger.entries, decide, verify) == []
+
+
+@pytest.mark.parametrize("kind", ["order", "evidence"])
+def test_a_member_that_a_ban_leaves_without_a_roster_waits(kind: str) -> None:
+    """The author bans the only other member and leaves. The next plan would have nobody, and the rule needs one."""
+    swarm = TicketedSwarm()
+    swarm.add(peer(1)).members.ticket = ticket(peer(1), invitation())
+    swarm.visit(peer(1))
+    swarm.play(4)
+    author, member = swarm.peers[AUTHOR], swarm.peers[peer(1)]
+    decree = statement("ban", peer(1)) if kind == "order" else evidence(member.ledger, by=peer(1))
+    assert swarm.roster == (AUTHOR, peer(1)) and author.consensus.state(decree) == ""
+    author.consensus._flush(swarm.now)
+    for message in (author.members.heartbeat(swarm.now), author.leave(swarm.now)[0].message):
+        swarm.take(peer(1), member.receive(AUTHOR, message, swarm.now))
+    assert [pending.action for pending in member.members.statements] == ["ban"]
+    swarm.report(peer(1), member.ledger.plans[-1].round - 1)
+    num_plans = len(member.ledger.plans)
+    for _ in range(300):
+        swarm.now += 1.0
+        swarm.take(peer(1), member.tick(swarm.now))
+    assert len(member.ledger.plans) == num_plans

@@ -14,6 +14,7 @@ from adloco_p2p.decode import decode
 from adloco_p2p.errors import ProtocolOutgrown, RemoteProtocolError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p import identity
 from adloco_p2p.swarm.p2p.dht_records import MAX_DHT_RECORD_BYTES, PeerRecord, RunRecord
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.v1 import gossip_pb2
@@ -129,6 +130,15 @@ def test_a_value_that_cannot_be_unpacked_ends_no_search(tmp_path):
             assert [run.run for run in runs] == [RUN]
 
     asyncio.run(scenario())
+
+
+def test_an_author_of_any_length_is_neither_kept_nor_repeated():
+    manifest = b"{}"
+    run, long = SignedManifest(manifest=manifest, author=PeerId("x"), signature=b"").run, PeerId("z" * 1_000_000)
+    known = identity._known_key.cache_info().currsize
+    with pytest.raises(RemoteProtocolError, match="an author of 1000000 characters, at most 64 accepted"):
+        SignedManifest(manifest=manifest, author=long, signature=b"").verified(run)
+    assert not identity.is_peer_id(long) and identity._known_key.cache_info().currsize == known
 
 
 def test_a_manifest_is_that_of_its_run_and_author(author, tmp_path):

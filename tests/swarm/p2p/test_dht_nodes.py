@@ -2,14 +2,19 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import pytest
+from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
 from adloco_p2p.core.model.scalars import Digest
+from adloco_p2p.swarm.discovery import run_records
 from adloco_p2p.swarm.discovery.run_records import Discovery
-from adloco_p2p.swarm.p2p.dht_nodes import BoundedRouting
+from adloco_p2p.swarm.p2p.dht_nodes import BoundedRouting, _others
+from adloco_p2p.swarm.p2p.dht_requests import RequestGate
 from tests.swarm.swarm_hosts import started_hosts
 
 RUN = Digest("ab" * 32)
@@ -59,5 +64,52 @@ def test_a_stranger_is_sent_no_records_that_it_did_not_ask_for(tmp_path: Path) -
                 node_id = DHTID.generate(number).to_bytes()
                 await ask(dht_pb2.PingRequest(peer=dht_pb2.NodeInfo(node_id=node_id)))
             assert sent == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("answer", ["the asker itself", "ever nearer"])
+def test_no_answer_to_a_search_ends_a_peer_or_holds_it(answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """hivemind asserts that a search does not find the asker, and goes on as long as it finds nearer nodes."""
+    monkeypatch.setattr(run_records, "STORE_TIMEOUT_SECONDS", 2.0)
+    honest, strangers, num_asked = DHTProtocol.rpc_find, list[DHTProtocol](), 0
+
+    async def rpc_find(self: DHTProtocol, request: dht_pb2.FindRequest, context: Any) -> dht_pb2.FindResponse:
+        nonlocal num_asked
+        if self not in strangers:
+            return await honest(self, request, context)
+        num_asked += 1
+        response = dht_pb2.FindResponse(peer=self.node_info)
+        for raw in request.keys:
+            ids, peers = [request.peer.node_id], [context.remote_id.to_bytes()]
+            if answer == "ever nearer":
+                far = (1 << 150) - 64 * num_asked
+                ids = [DHTID(int.from_bytes(raw, "big") ^ (far - number)).to_bytes() for number in range(20)]
+                peers = [self.p2p.peer_id.to_bytes()] * 20
+            found = dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, nearest_node_ids=ids, nearest_peer_ids=peers)
+            response.results.append(found)
+        return response
+
+    monkeypatch.setattr(DHTProtocol, "rpc_find", rpc_find)
+    monkeypatch.setattr(RequestGate, "_has_budget", lambda *_: True)  # a stranger limits nobody
+
+    async def scenario() -> None:
+        async with started_hosts(tmp_path, 2) as (host, stranger):
+            strangers.append(stranger.dht.protocol)
+            discovery = Discovery(host.dht, host.identity)
+            record = await discovery.announce_peer(RUN, await host.addresses())
+            assert num_asked and (record is not None) == (answer == "the asker itself")
+            assert await discovery.announce_run(RUN, name="run", author=host.me, num_peers=1) == (record is not None)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_has_no_more_nodes_than_an_honest_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_hosts(tmp_path, 1) as (host,):
+            most = host.dht.protocol.bucket_size
+            nodes = {DHTID.generate(f"node {number}"): peer(number) for number in range(3 * most)}
+            assert _others(host.dht, {host.dht.node_id: peer(0), **nodes}) == dict(list(nodes.items())[:most])
+            assert _others(host.dht, {DHTID.generate("other"): host.dht.peer_id}) == {}
 
     asyncio.run(scenario())
