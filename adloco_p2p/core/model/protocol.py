@@ -11,6 +11,9 @@ NEWEST = 22
 """Newest protocol, which this version announces to others: a run moves on to it once all electors can follow it."""
 STANDINGS_IN_NOISE = 22
 """The protocol from which the gradient noise of a round takes the standings into account by which it was averaged."""
+PROBATION_LIMITED = 22
+"""The protocol from which members on probation train as a minority only, and hosts without work do not judge who missed an
+average."""
 PROTOCOLS = f"protocols {OLDEST} to {NEWEST}" if OLDEST < NEWEST else f"protocol {NEWEST}"
 """The protocols that this version follows, in words."""
 CANNOT_FOLLOW = "protocol"

@@ -70,6 +70,7 @@ def place_hosts(
     *,
     periods: LinkPeriods = ALL_IN_EVERY_AVERAGE,
     is_plain: bool = True,
+    limits_probation: bool = False,
 ) -> tuple[tuple[InstancePlan, ...], float]:
     """Return the instances with their hosts and shares, and the computing time of the slowest host, in seconds. Peers that
     leave get nothing, unless all leave. Peers on the bench get no work; the first of them receive the averages, as long as an
@@ -80,9 +81,10 @@ def place_hosts(
     no work until that comes, however long its state takes. A member that is new to an instance only receives the first average,
     and so do all newcomers if instances are forked, merged or rewound (`is_plain`: none is forked or merged). So does a host
     that missed averages (`host_backoff.py`), or did not show what it sent to them (`suspension.py`), as long as another host
-    can train. Seats whose reports are missing train only as a minority (`outvoted`). A host with a slow link takes part in few
-    averages, or has no instance (`periods`). A peer's speed is split over its instances by their requests. Keepers receive
-    every average of as many instances as they hold, and are given no work.
+    can train. Seats whose reports are missing train only as a minority (`outvoted`); so do members on probation, with
+    `limits_probation`. A host with a slow link takes part in few averages, or has no instance (`periods`). A peer's speed is
+    split over its instances by their requests. Keepers receive every average of as many instances as they hold, and are given
+    no work.
     """
     benched = frozenset(turns.bench) | periods.benched(round)
     staying = [roster_entry for roster_entry in volunteers(turns.roster) if roster_entry.peer not in benched]
@@ -98,6 +100,8 @@ def place_hosts(
     receivers = _receivers(hosts, drafts, turns.bench, turns.max_hosts)
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
     trainers = _trainers(drafts, hosts, staying, starting if is_plain else (), round, rules, periods)
+    if limits_probation:
+        trainers = {instance: without_surplus(some, staying) for instance, some in trainers.items()}
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:
         for peer in trainers[draft.plan.instance]:
@@ -198,6 +202,20 @@ def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round:
     ]
     num_reporting = len(candidates) - len(missing)
     left_out = missing[num_reporting - 1 :] if num_reporting else []
+    return [peer for peer in candidates if peer not in left_out]
+
+
+def without_surplus(candidates: Sequence[PeerId], roster: Sequence[RosterEntry]) -> list[PeerId]:
+    """Return the candidates without some of those on probation, the latest seats first, so that full members are more than
+    half; beside a single full member one may train. All train if no candidate is a full member.
+
+    Every host that trains has one commit vote, and its report names a state and who took part, whatever it weighs: names that
+    have not served their probation must not decide these either.
+    """
+    seats = sorted(roster, key=lambda entry: (entry.joined_round, entry.peer))
+    on_probation = [entry.peer for entry in seats if entry.probation and entry.peer in candidates]
+    num_full = len(candidates) - len(on_probation)
+    left_out = on_probation[max(1, num_full - 1) :] if num_full else []
     return [peer for peer in candidates if peer not in left_out]
 
 

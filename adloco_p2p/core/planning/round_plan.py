@@ -22,7 +22,7 @@ from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan, keepers_of
-from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, STANDINGS_IN_NOISE
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, PROBATION_LIMITED, STANDINGS_IN_NOISE
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import Rules
@@ -167,7 +167,10 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     is_plain = not (forks or merges or branches.merges)
     periods = _periods(previous, drafts, roster_entries, rules, is_last=is_last)
     turns = _turns(previous, drafts, roster_entries, rules, slow=periods.benched(round), is_last=is_last)
-    instances, seconds = place_hosts(drafts, turns, round, rules, periods=periods, is_plain=is_plain)
+    limits_probation = previous.protocol >= PROBATION_LIMITED
+    instances, seconds = place_hosts(
+        drafts, turns, round, rules, periods=periods, is_plain=is_plain, limits_probation=limits_probation
+    )
     changed = _changed(forks, (*merges, *branches.merges))
     instances = kept_apart(instances, changed, round)
     reasons = [_reported(previous, received)]
@@ -287,6 +290,7 @@ def _carried(
             joined={roster_entry.peer: roster_entry.joined_round for roster_entry in previous.roster},
             round=previous.round - 1,
             next_round=previous.round + 1,
+            only_workers=previous.protocol >= PROBATION_LIMITED,
         ),
     )
     hosts = plan.peers
