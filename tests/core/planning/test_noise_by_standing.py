@@ -106,27 +106,29 @@ def test_an_update_that_stands_out_is_told_by_its_weight() -> None:
 
 
 def test_a_plan_counts_standings_from_the_protocol_on_that_does() -> None:
-    """Whole plans of four hosts, two of them on probation, at both protocols: the window of the newer one has the noise of the
+    """Whole plans of five hosts, two of them on probation, at both protocols: the window of the newer one has the noise of the
     drawn updates, that of the older one the biased one."""
     rules = Rules(
         work=WorkRules(inner_steps=32, rounds=12, step_tolerance=0.0),
         instances=InstanceRules(count=1),
-        batch=BatchRules(initial_batch=8, eta=100.0),
+        batch=BatchRules(initial_batch=10, eta=100.0),
     )
     noise = {}
     for protocol in (FIRST_UPGRADABLE, STANDINGS_IN_NOISE):
-        first = replace(start(rules, 4), protocol=protocol)
-        newcomers = [replace(entry, probation=100, standing=1) for entry in first.roster[2:]]
-        plans = [replace(first, roster=(*first.roster[:2], *newcomers))]
-        say = training([1.0] * 4, seed=3)
+        first = replace(start(rules, 5), protocol=protocol)
+        newcomers = [replace(entry, probation=100, standing=1) for entry in first.roster[3:]]
+        plans = [replace(first, roster=(*first.roster[:3], *newcomers))]
+        say = training([1.0] * 5, seed=3)
         while len(plans) < 8:
             plans.append(next_plan(plans[-1], say(plans[-2]) if len(plans) > 1 else [], rules))
-        assert [entry.standing for entry in plans[-1].roster] == [256, 256, 1, 1] and plans[-1].protocol == protocol
+        assert [entry.standing for entry in plans[-1].roster] == [256, 256, 256, 1, 1] and plans[-1].protocol == protocol
         noise[protocol] = [sample.noise for sample in plans[-1].instances[0].history]
     even = [
-        sample.noise for sample in run(rules, num_peers=4, until=7, say=training([1.0] * 4, seed=3))[-1].instances[0].history
+        sample.noise for sample in run(rules, num_peers=5, until=7, say=training([1.0] * 5, seed=3))[-1].instances[0].history
     ]
     assert len(even) > 3
     for true, old, new in zip(even, noise[FIRST_UPGRADABLE], noise[STANDINGS_IN_NOISE], strict=True):
         assert new == pytest.approx(true, rel=0.15), "the same draws by another weight"
-        assert old == pytest.approx(0.667 * true, rel=0.15), "s2 (1 - sum of u^2) / (M - 1) of the draws, u = 1/2, 1/2, 0, 0"
+        assert old == pytest.approx(0.833 * true, rel=0.15), (
+            "s2 (1 - sum of u^2) / (M - 1) of the draws, u = 1/3, 1/3, 1/3, 0, 0"
+        )
