@@ -159,9 +159,12 @@ def test_the_page_of_the_largest_models_says_what_its_runs_and_its_tuning_show()
     constant, slow, ramp = (runs.find(row, 1) for row in million.planned("AdamW", rate)[:3])
     (with_muon,) = (runs.find(row, 1) for row in million.foremost("Muon", runs.best(million.tuning("Muon"))))
     assert constant is not None and slow is not None and ramp is not None and with_muon is not None
+    both = [losses_of(runs.of_seeds(row, million.SEEDS).values()) for row in million.planned("AdamW", rate)[1:3]]
+    below, apart = {seed: both[0][seed] - both[1][seed] for seed in (1, 2)}, shown(*both)
     for words in (
-        f"in {ramp['rounds']} rounds it ends {ramp['loss'] - constant['loss']:.3f} above DiLoCo, and"
-        f" {slow['loss'] - ramp['loss']:.3f} below AdLoCo in as many",
+        f"in {ramp['rounds']} rounds it ends {ramp['loss'] - constant['loss']:.3f} above DiLoCo, and {below[1]:.3f}"
+        f" below AdLoCo in as many; on the second it ends {below[2]:.3f} below AdLoCo",
+        f"Two seeds show no difference by their interval ({apart})",
         f"ends {constant['loss'] - with_muon['loss']:.3f} below DiLoCo with AdamW**, in {with_muon['rounds']} rounds, and"
         f" {slow['loss'] - with_muon['loss']:.3f} below AdLoCo with AdamW",
         f"Of that {slow['loss'] - with_muon['loss']:.3f} remains in runs of full length",
@@ -173,8 +176,8 @@ def test_the_page_of_the_largest_models_says_what_its_runs_and_its_tuning_show()
         f"With the preset's growth it ends {record['loss'] - constant['loss']:.3f} above, in {record['rounds']} rounds" in page
     )
     first = (DOCS / "results.md").read_text()
-    assert f"It ends higher, in as many rounds | the same, 1 seed | {slow['loss'] - ramp['loss']:.3f} (one seed)" in first
-    assert f"Lower, in {with_muon['rounds']} rounds; that is Muon's gain | the same, 1 seed | " in first
+    assert f"It ends higher on both seeds, in as many rounds | the same, 2 seeds | {apart} | `million`" in first
+    assert f"Lower, in {with_muon['rounds']} rounds; that is Muon's gain | 1,313,488 parameters, 1 seed | " in first
     assert f"| {with_muon['loss'] - constant['loss']:.3f} (one seed) | `million`" in first
     assert (
         f"{slow['rounds']} rounds instead of {constant['rounds']}, a higher loss | 1,313,488 parameters, 1 seed | {above} "
