@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from adloco_p2p.core.model.scalars import LARGEST_COUNT
+
 
 def run_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -88,7 +90,8 @@ def path(text: str) -> Path:
 
 
 def whole(text: str, *, least: int | None = None) -> int:
-    """Parse a whole number, in the words of this program where it is none: argparse would name a function."""
+    """Parse a whole number, in the words of this program where it is none: argparse would name a function. A larger one than
+    LARGEST_COUNT is not accepted: in a statement that this peer signs nobody could read it, this peer included."""
     accepted = "a whole number" if least is None else f"a whole number from {least} on"
     try:
         value = int(text)
@@ -96,6 +99,8 @@ def whole(text: str, *, least: int | None = None) -> int:
         raise argparse.ArgumentTypeError(f"{text}: {accepted} is accepted") from None
     if least is not None and value < least:
         raise argparse.ArgumentTypeError(f"{text}: {accepted} is accepted")
+    if abs(value) > LARGEST_COUNT:
+        raise argparse.ArgumentTypeError(f"{text}: a number up to {LARGEST_COUNT} is accepted")
     return value
 
 

@@ -12,7 +12,7 @@ Several commands may run at once, beside the node; a command locks the files tha
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 from adloco_p2p import decode
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import ProofOfWork, Statement, Ticket
-from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.errors import RemoteProtocolError, StorageError
 from adloco_p2p.storage.disk import keep_file, read_text, read_value, replace_file, reported, write_all
 
 MAX_BYTES = 1 << 16
@@ -91,13 +91,24 @@ def keep_statement(workdir: Path, statement: Statement) -> None:
         replace_file(folder / f"{canonical.digest(statement)}.json", canonical.encode(statement))
 
 
-def read_statements(workdir: Path) -> dict[Path, Statement]:
-    """Return, by file, the statements that no plan carries yet, as far as the node has noticed. Raises StorageError."""
+def read_statements(workdir: Path, *, on_damage: Callable[[Path, StorageError], None] | None = None) -> dict[Path, Statement]:
+    """Return, by file, the statements that no plan carries yet, as far as the node has noticed. A file that cannot be read is
+    passed to `on_damage` and left out; without `on_damage`, and for the directory, raises StorageError."""
     folder = workdir / "statements"
     with reported(folder):
         paths = sorted(folder.glob("*.json"))
-    read = {path: read_value(Statement, path, max_bytes=MAX_BYTES, remedy="remove it and state it again") for path in paths}
-    return {path: statement for path, statement in read.items() if statement is not None}
+    found = {}
+    for path in paths:
+        try:
+            statement = read_value(Statement, path, max_bytes=MAX_BYTES, remedy="remove it and state it again")
+        except StorageError as error:
+            if on_damage is None:
+                raise
+            on_damage(path, error)
+        else:
+            if statement is not None:
+                found[path] = statement
+    return found
 
 
 @contextmanager

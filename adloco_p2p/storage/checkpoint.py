@@ -207,7 +207,7 @@ class CheckpointStore:
             try:
                 manifest = self._check(round)
             except _Damaged as damage:
-                if not self.holds(round):
+                if round not in self._rounds():
                     return self.latest()  # a running node has removed it meanwhile, and has written newer ones
                 logger.warning(
                     "checkpoint refused", extra={"round": round, "path": str(self._final(round)), "reason": str(damage)}
@@ -290,8 +290,9 @@ class CheckpointStore:
 
     def _rounds(self) -> list[int]:
         """Return the rounds of the checkpoints that exist, whole or not, newest first."""
-        names = (_NAME.fullmatch(path.name) for path in self.directory.iterdir())
-        return sorted((int(name[1]) for name in names if name), reverse=True)
+        names = [path.name for path in self.directory.iterdir()]
+        rounds = [int(name[1]) for name in map(_NAME.fullmatch, names) if name]
+        return sorted((round for round in rounds if self._final(round).name in names), reverse=True)
 
     def _final(self, round: int) -> Path:
         return self.directory / f"round-{round:06d}"

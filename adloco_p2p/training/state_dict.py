@@ -27,9 +27,9 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
             found: Any = safetensors.torch.load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
+    except Exception as error:  # torch's unpickler raises anything over a file of another kind
         is_pickle = isinstance(error, pickle.UnpicklingError)  # torch's message advises to run the code of the file
-        reason = "it holds other things than tensors" if is_pickle else brief(error)
+        reason = "it holds other things than tensors" if is_pickle else brief(error) or "the file is empty"
         raise ConfigError(
             f"--weights {path}: no state dict can be read: {reason}; write one with torch.save(model.state_dict(), FILE)",
             code="E209",

@@ -514,3 +514,16 @@ def test_an_unreadable_checkpoint_is_not_taken_for_a_damaged_one(tmp_path: Path,
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(StorageError, match=r"instance-3\.json: permission denied; give this user read access"):
         opened(tmp_path).latest()
+
+
+@pytest.mark.parametrize("name", ["round-000009", "round-0000009"])
+def test_a_name_without_a_checkpoint_behind_it_hides_no_sound_one(name: str, tmp_path: Path) -> None:
+    """A link to a disk that is not mounted, and a name that no checkpoint has."""
+    store = opened(tmp_path)
+    save(store, 4)
+    place = tmp_path / "checkpoints" / name
+    if name == "round-000009":
+        place.symlink_to(tmp_path / "nowhere")
+    else:
+        place.mkdir()
+    assert_is(opened(tmp_path), opened(tmp_path).latest(), 4)

@@ -67,15 +67,23 @@ def first_invitation(workdir: Path, run: RunConfig, signer: Identity) -> Token:
 
 async def pass_on_statements(workdir: Path, agreement: GossipAgreement, say: Callable[[str], None]) -> None:
     """Pass on the statements that commands such as `adloco-peer ban` wrote, until cancelled. A file is removed when the ledger
-    has its statement."""
-    reported: set[Path] = set()
+    has its statement. One that cannot be read or removed is told once, and ends nothing."""
+    told: set[Path] = set()
+
+    def tell(path: Path, problem: str) -> None:
+        if path not in told:
+            told.add(path)
+            say(problem)
+
     while True:
-        for path, statement in read_statements(workdir).items():
+        for path, statement in read_statements(workdir, on_damage=lambda path, error: tell(path, str(error))).items():
             if agreement.ledger.admissions.has(statement):
-                path.unlink(missing_ok=True)
-            elif (problem := agreement.state(statement)) and path not in reported:
-                reported.add(path)
-                say(f"{path}: {problem}")
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:  # as where another user's command wrote it
+                    tell(path, f"{path}: its statement is in the ledger, and it cannot be removed: {error.strerror}")
+            elif problem := agreement.state(statement):
+                tell(path, f"{path}: {problem}")
         await asyncio.sleep(PERIOD_SECONDS)
 
 
