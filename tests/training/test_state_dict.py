@@ -85,7 +85,7 @@ def test_no_code_of_a_file_is_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"not a state dict", b"PK\x03\x04"])
+@pytest.mark.parametrize("content", [b"", b"not a state dict", b"a plain text", b"PK\x03\x04"])
 @pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
 def test_other_files_are_refused(content: bytes, name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
