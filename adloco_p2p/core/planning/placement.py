@@ -7,6 +7,7 @@ from statistics import median_high
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
 from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan, SwitchMode
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, PROBATION_LIMITED
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.scalars import MAX_HOSTS, InstanceId, PeerId, shortened
@@ -70,7 +71,7 @@ def place_hosts(
     *,
     periods: LinkPeriods = ALL_IN_EVERY_AVERAGE,
     is_plain: bool = True,
-    limits_probation: bool = False,
+    protocol: int = FIRST_UPGRADABLE,
 ) -> tuple[tuple[InstancePlan, ...], float]:
     """Return the instances with their hosts and shares, and the computing time of the slowest host, in seconds. Peers that
     leave get nothing, unless all leave. Peers on the bench get no work; the first of them receive the averages, as long as an
@@ -81,10 +82,10 @@ def place_hosts(
     no work until that comes, however long its state takes. A member that is new to an instance only receives the first average,
     and so do all newcomers if instances are forked, merged or rewound (`is_plain`: none is forked or merged). So does a host
     that missed averages (`host_backoff.py`), or did not show what it sent to them (`suspension.py`), as long as another host
-    can train. Seats whose reports are missing train only as a minority (`outvoted`); so do members on probation, with
-    `limits_probation`. A host with a slow link takes part in few averages, or has no instance (`periods`). A peer's speed is
-    split over its instances by their requests. Keepers receive every average of as many instances as they hold, and are given
-    no work.
+    can train. Seats whose reports are missing train only as a minority (`outvoted`), and so do members on probation
+    (`without_surplus`; `protocol`: that of the plan before). A host with a slow link takes part in few averages, or has no
+    instance (`periods`). A peer's speed is split over its instances by their requests. Keepers receive every average of as many
+    instances as they hold, and are given no work.
     """
     benched = frozenset(turns.bench) | periods.benched(round)
     staying = [roster_entry for roster_entry in volunteers(turns.roster) if roster_entry.peer not in benched]
@@ -100,7 +101,7 @@ def place_hosts(
     receivers = _receivers(hosts, drafts, turns.bench, turns.max_hosts)
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
     trainers = _trainers(drafts, hosts, staying, starting if is_plain else (), round, rules, periods)
-    if limits_probation:
+    if protocol >= PROBATION_LIMITED:
         trainers = {instance: without_surplus(some, staying) for instance, some in trainers.items()}
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:

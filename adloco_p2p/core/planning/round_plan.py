@@ -167,10 +167,8 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     is_plain = not (forks or merges or branches.merges)
     periods = _periods(previous, drafts, roster_entries, rules, is_last=is_last)
     turns = _turns(previous, drafts, roster_entries, rules, slow=periods.benched(round), is_last=is_last)
-    limits_probation = previous.protocol >= PROBATION_LIMITED
-    instances, seconds = place_hosts(
-        drafts, turns, round, rules, periods=periods, is_plain=is_plain, limits_probation=limits_probation
-    )
+    before = previous.protocol
+    instances, seconds = place_hosts(drafts, turns, round, rules, periods=periods, is_plain=is_plain, protocol=before)
     changed = _changed(forks, (*merges, *branches.merges))
     instances = kept_apart(instances, changed, round)
     reasons = [_reported(previous, received)]
