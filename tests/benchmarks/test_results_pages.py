@@ -159,8 +159,8 @@ def test_the_page_of_the_largest_models_says_what_its_runs_and_its_tuning_show()
     constant, slow, ramp = (runs.find(row, 1) for row in million.planned("AdamW", rate)[:3])
     (with_muon,) = (runs.find(row, 1) for row in million.foremost("Muon", runs.best(million.tuning("Muon"))))
     assert constant is not None and slow is not None and ramp is not None and with_muon is not None
-    both = [losses_of(runs.of_seeds(row, million.SEEDS).values()) for row in million.planned("AdamW", rate)[1:3]]
-    below, apart = {seed: both[0][seed] - both[1][seed] for seed in (1, 2)}, shown(*both)
+    tested, ramped = (losses_of(runs.of_seeds(row, million.SEEDS).values()) for row in million.planned("AdamW", rate)[1:3])
+    below, apart = {seed: tested[seed] - ramped[seed] for seed in (1, 2)}, shown(tested, ramped)
     for words in (
         f"in {ramp['rounds']} rounds it ends {ramp['loss'] - constant['loss']:.3f} above DiLoCo, and {below[1]:.3f}"
         f" below AdLoCo in as many; on the second it ends {below[2]:.3f} below AdLoCo",

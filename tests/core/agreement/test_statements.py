@@ -8,6 +8,7 @@ from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.statement_pool import MAX_PENDING, StatementPool
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import verify_ledger
+from adloco_p2p.core.model.effects import Broadcast
 from adloco_p2p.core.model.plan import roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
@@ -169,7 +170,8 @@ def test_a_member_that_a_ban_leaves_without_a_roster_waits(kind: str) -> None:
     decree = statement("ban", peer(1)) if kind == "order" else evidence(member.ledger, by=peer(1))
     assert swarm.roster == (AUTHOR, peer(1)) and author.consensus.state(decree) == ""
     author.consensus._flush(swarm.now)
-    for message in (author.members.heartbeat(swarm.now), author.leave(swarm.now)[0].message):
+    (leave,) = (effect.message for effect in author.leave(swarm.now) if isinstance(effect, Broadcast))
+    for message in (author.members.heartbeat(swarm.now), leave):
         swarm.take(peer(1), member.receive(AUTHOR, message, swarm.now))
     assert [pending.action for pending in member.members.statements] == ["ban"]
     swarm.report(peer(1), member.ledger.plans[-1].round - 1)
