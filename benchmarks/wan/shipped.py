@@ -26,7 +26,7 @@ from adloco_p2p.views.cost_model import Link as StatedLink
 from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.device_share import DeviceShare, device_share
 from benchmarks.method.report import keep_tables
-from benchmarks.method.store import RESULTS, Record, append_record
+from benchmarks.method.store import RESULTS, Record, append_record, command_line
 from benchmarks.nodes import end_on_sigterm, write_text
 from benchmarks.wan.founders import conduct
 from benchmarks.wan.grid import QUEUE_KB, architecture, dht_path, measured_peer, phases_of, read_dht, rounds_of
@@ -41,7 +41,6 @@ DELAY_MS = 25.0
 ROUNDS, SETTLED = 5, 1
 """Rounds of the run, and those until the plans know the links."""
 KEPT = RESULTS / "shipped.jsonl.gz"
-OWN = Path("shipped.jsonl")
 
 
 def calculated() -> DeviceShare:
@@ -151,21 +150,11 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.wan.shipped", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    verbs = parser.add_subparsers(required=True)
-    measuring = verbs.add_parser("run", help="measure the run")
-    measuring.add_argument("--out", type=Path, required=True, help="directory for logs and workdirs; it must not exist")
-    measuring.add_argument("--output", type=Path, default=OWN, help="the new record goes there")
-    measuring.add_argument("--minutes", type=float, default=45.0, help="the run is given up after this time")
-    measuring.set_defaults(act=run)
-    report = verbs.add_parser("report", help="the table")
-    report.add_argument("--runs", type=Path, nargs="*", default=[OWN], help="records beside the kept ones")
-    report.set_defaults(act=tabulate)
-    arguments = parser.parse_args()
+    line = command_line("wan.shipped", __doc__, seeds=None, train=run, tabulate=tabulate)
+    line.run.add_argument("--out", type=Path, required=True, help="directory for logs and workdirs; it must not exist")
+    line.run.add_argument("--minutes", type=float, default=45.0, help="the run is given up after this time")
     end_on_sigterm()
-    arguments.act(arguments)
+    line.act()
 
 
 if __name__ == "__main__":

@@ -68,10 +68,10 @@ def place_hosts(
     turns: Turns,
     round: int,
     rules: Rules,
+    protocol: int = FIRST_UPGRADABLE,
     *,
     periods: LinkPeriods = ALL_IN_EVERY_AVERAGE,
     is_plain: bool = True,
-    protocol: int = FIRST_UPGRADABLE,
 ) -> tuple[tuple[InstancePlan, ...], float]:
     """Return the instances with their hosts and shares, and the computing time of the slowest host, in seconds. Peers that
     leave get nothing, unless all leave. Peers on the bench get no work; the first of them receive the averages, as long as an

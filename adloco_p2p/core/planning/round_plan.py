@@ -167,12 +167,10 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     is_plain = not (forks or merges or branches.merges)
     periods = _periods(previous, drafts, roster_entries, rules, is_last=is_last)
     turns = _turns(previous, drafts, roster_entries, rules, slow=periods.benched(round), is_last=is_last)
-    before = previous.protocol
-    instances, seconds = place_hosts(drafts, turns, round, rules, periods=periods, is_plain=is_plain, protocol=before)
+    instances, seconds = place_hosts(drafts, turns, round, rules, previous.protocol, periods=periods, is_plain=is_plain)
     changed = _changed(forks, (*merges, *branches.merges))
     instances = kept_apart(instances, changed, round)
-    reasons = [_reported(previous, received)]
-    reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
+    reasons = _first_reasons(previous, received, forks)
     reasons += [*branches.reasons, *(text for text in (turns.reason, periods.reason) if text)]
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
     reasons += [f"on probation, left out by the stricter rule: {', '.join(sorted(left_out))}"] if left_out else []
@@ -205,8 +203,10 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     )
 
 
-def _reported(previous: RoundPlan, received: Sized) -> str:
-    return f"{len(received)} of {plural(len(previous.roster), 'peer')} reported" if previous.round > 0 else "no reports yet"
+def _first_reasons(previous: RoundPlan, received: Sized, forks: Sequence[Fork]) -> list[str]:
+    """Describe how many peers reported, and a fork."""
+    reported = f"{len(received)} of {plural(len(previous.roster), 'peer')} reported" if previous.round > 0 else "no reports yet"
+    return [reported, *([f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else [])]
 
 
 def _changed(forks: Sequence[Fork], merges: Sequence[Merge]) -> set[InstanceId]:
