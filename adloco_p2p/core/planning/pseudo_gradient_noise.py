@@ -25,7 +25,7 @@ is the coefficient of variation of the steps; it outweighs the noise if H is lar
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, fsum, inf, sqrt
 from statistics import median
@@ -45,12 +45,17 @@ BATCH_CLAIM_FACTOR = 2
 """A host's batch counts for at most this many times the planned one."""
 STEP_CLAIM_FACTOR = 2
 """A host's inner steps count for at most this many times those that the newest plan gives it."""
+MIN_RELATIVE_STANDING = 0.5
+"""The hosts that count must have at least this part of the mean standing of all contributors. With less, most of the average
+comes from hosts that do not count, and the noise would come out too small."""
 
 ALL_EQUAL: Mapping[PeerId, int] = {}
 """The standings of hosts that all have the same one."""
 
 _MAX_SCALAR = 1e30
 _MAX_COUNT = 1 << 40
+_MIN_DEGREES = 1e-9
+"""Degrees of freedom are positive; their rounding error is not, where one host has all samples but a few of 2^60."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +88,8 @@ def pool_pseudo_gradients(
     """Return the noise of the round, or None, and why. `standings` are those by which the hosts were averaged.
 
     Contributors are the hosts that more than half of the reports name. Those of them that did not report are taken to be like
-    the mean of the others, so a lost report costs precision but adds no bias. With four or more hosts, claims that stand out
+    the mean of the others, so a lost report costs precision but adds no bias; there is no sample where those that count weigh
+    far less in the average than the others (MIN_RELATIVE_STANDING). With four or more hosts, claims that stand out
     are treated likewise, at most a quarter of each kind: numbers of steps that are not comparable, and updates by which alone
     the noise would be more than OUTLIER_FACTOR times that by the median one. A host weighs at most as many samples as the
     newest plan gives it. Its batch and its steps count for at most twice the planned ones, its inner product for what
@@ -113,13 +119,21 @@ def pool_pseudo_gradients(
         return None, f"the hosts did too unequal numbers of steps, {min(steps.values())} to {max(steps.values())}"
     planned = {share.peer: (share.effective_batch, share.samples) for share in plan.hosts if share.samples > 0}
     most = max(planned.values(), default=(plan.effective_batch, _MAX_COUNT))
-    by = {peer: float(standings.get(peer, FULL_STANDING)) for peer in comparable}
-    bounded = [
-        _bounded(*inside[peer], steps[peer], averaged, planned.get(peer, most), standing=by[peer]) for peer in comparable
-    ]
+    amounts = {peer: planned.get(peer, most) for peer, place in places.items() if named >> place & 1}
+    by = {peer: float(standings.get(peer, FULL_STANDING)) for peer in amounts}
+    bounded = [_bounded(*inside[peer], steps[peer], averaged, amounts[peer], standing=by[peer]) for peer in comparable]
     contributions = _without_outliers(bounded, averaged)
+    standing = _mean_standing((item.samples, item.standing) for item in contributions)
+    if standing < MIN_RELATIVE_STANDING * _mean_standing((samples, by[peer]) for peer, (_, samples) in amounts.items()):
+        return None, "the hosts that weigh most in the average reported no update that counts"
     sample = noise_of(contributions, averaged, num_hosts=num_hosts, round=round)
     return sample, f"measured between the updates of {len(contributions)} of {plural(num_hosts, 'host')}"
+
+
+def _mean_standing(parts: Iterable[tuple[float, float]]) -> float:
+    """Return the mean standing of hosts, given as samples and standing, by their samples."""
+    items = list(parts)
+    return fsum(samples * standing for samples, standing in items) / fsum(samples for samples, _ in items)
 
 
 _Inside = Mapping[PeerId, tuple[InstanceReport, PseudoGradientStatistics]]
@@ -192,7 +206,7 @@ def _noise_by_each(contributions: Sequence[Contribution], averaged: float) -> li
     relative = [item.steps / mean_steps for item in contributions]
     squared = _dot(by_weight, [factor * (r * r) for factor, r in zip(factors, relative, strict=True)])
     return [
-        (item.sqnorm / (r * r) - 2.0 * item.product / r + averaged) / (1.0 / w - 2.0 * (factor * r) + squared)
+        (item.sqnorm / (r * r) - 2.0 * item.product / r + averaged) / max(_MIN_DEGREES, 1.0 / w - 2.0 * (factor * r) + squared)
         for item, w, factor, r in zip(contributions, by_samples, factors, relative, strict=True)
     ]
 
@@ -209,7 +223,8 @@ def noise_of(contributions: Sequence[Contribution], averaged: float, *, num_host
     by_batch = _fractions([n / item.steps for n, item in zip(samples, contributions, strict=True)])  # v
     squared = _dot(by_weight, [factor * (r * r) for factor, r in zip(factors, relative, strict=True)])
     inverse = fsum(v / w for v, w in zip(by_batch, by_samples, strict=True)) * num_hosts / reported
-    degrees = inverse - 2.0 * _dot(by_batch, [factor * r for factor, r in zip(factors, relative, strict=True)]) + squared
+    overlap = _dot(by_batch, [factor * r for factor, r in zip(factors, relative, strict=True)])
+    degrees = max(_MIN_DEGREES, inverse - 2.0 * overlap + squared)
 
     # the sum of v_m norm2(R_m); the averaging itself ensures that the sum of u_m <D_m, A> is norm2(A)
     own = _dot(by_batch, [item.sqnorm / (r * r) for r, item in zip(relative, contributions, strict=True)])

@@ -3,14 +3,17 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from statistics import fmean
 
 import pytest
 
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, STANDINGS_IN_NOISE
+from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.roster_entry import FULL_STANDING
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.core.planning.pseudo_gradient_noise import Contribution, noise_of, pool_pseudo_gradients
 from adloco_p2p.core.planning.round_plan import next_plan
 from tests.core.core_values import PLACES, claims_of, dot, instance_plan, mean, peer
@@ -84,25 +87,65 @@ def test_the_noise_is_that_of_equal_weights_whatever_the_standings(standings: tu
     assert fmean(signal) == pytest.approx(3.0, rel=0.04)
 
 
+def claims_by_standing(vectors: Sequence[Vector], standings: Sequence[int]) -> dict[PeerId, InstanceReport]:
+    """What honest hosts report of a round of one step and one sample each, averaged by their standings."""
+    average = mean(vectors, [float(standing) for standing in standings])
+    claims = claims_of(vectors, [1] * len(vectors), inner_steps=1)
+    scalars = [
+        PseudoGradientStatistics(
+            own_sqnorm=dot(vector, vector), inner_product=dot(vector, average), averaged_sqnorm=dot(average, average)
+        )
+        for vector in vectors
+    ]
+    return {name: replace(claim, pseudo_gradient=own) for (name, claim), own in zip(claims.items(), scalars, strict=True)}
+
+
+UNIT = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+
+
 def test_an_update_that_stands_out_is_told_by_its_weight() -> None:
     """Four hosts of which two weigh little. Their updates are as far from the average as noise explains, so none is left
     out; one that is ten times as far is."""
     plan = instance_plan(hosts={peer(index): 1 for index in range(4)}, inner_steps=1)
-    standings = {peer(index): (256, 256, 1, 1)[index] for index in range(4)}
-    vectors = [(1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0)]
+    weights = (256, 256, 1, 1)
+    standings = {peer(index): weights[index] for index in range(4)}
     for factor, kept in ((1.0, 4), (10.0, 3)):
-        drawn = [*vectors[:3], tuple(factor * value for value in vectors[3])]
-        average = mean(drawn, [256.0, 256.0, 1.0, 1.0])
-        claims = claims_of(drawn, [1] * 4, inner_steps=1)
-        scalars = [
-            PseudoGradientStatistics(
-                own_sqnorm=dot(vector, vector), inner_product=dot(vector, average), averaged_sqnorm=dot(average, average)
-            )
-            for vector in drawn
-        ]
-        told = {name: replace(claim, pseudo_gradient=own) for (name, claim), own in zip(claims.items(), scalars, strict=True)}
-        _, why = pool_pseudo_gradients(plan, told, 0, PLACES, standings)
+        claims = claims_by_standing([*UNIT[:3], tuple(factor * value for value in UNIT[3])], weights)
+        _, why = pool_pseudo_gradients(plan, claims, 0, PLACES, standings)
         assert why == f"measured between the updates of {kept} of 4 hosts"
+
+
+@pytest.mark.parametrize(
+    ("weights", "silent", "told"),
+    [
+        ((256, 1, 1, 1), (0,), None),  # mean standing 1 of 64.75
+        ((256, 256, 1, 1), (0,), 3),  # 86 of 128.5
+        ((256, 256, 1, 1), (0, 1), None),  # 1 of 128.5
+        ((256, 256, 1, 1), (2, 3), 2),
+        ((256, 256, 256, 256), (0, 1), 2),
+    ],
+)
+def test_there_is_no_noise_where_the_hosts_that_weigh_most_did_not_report(
+    weights: tuple[int, ...], silent: tuple[int, ...], told: int | None
+) -> None:
+    plan = instance_plan(hosts={peer(index): 1 for index in range(4)}, inner_steps=1)
+    claims = claims_by_standing(UNIT, weights)
+    heard = {name: claim for index, (name, claim) in enumerate(claims.items()) if index not in silent}
+    sample, why = pool_pseudo_gradients(plan, heard, 0, PLACES, {peer(index): weights[index] for index in range(4)})
+    if told is None:
+        assert sample is None and why == "the hosts that weigh most in the average reported no update that counts"
+    else:
+        assert sample is not None and why == f"measured between the updates of {told} of 4 hosts"
+
+
+def test_a_host_with_all_samples_but_a_few_gives_finite_numbers() -> None:
+    most = 1 << 60
+    for steps in ([], [1, 1, most]):
+        found, averaged = contributions(UNIT[:3], [1, 1, most], [256, 256, 256], steps)
+        sample = noise_of(found, averaged, num_hosts=3)
+        assert isfinite(sample.noise) and isfinite(sample.signal)
+    plan = instance_plan(hosts={peer(0): 1, peer(1): 1, peer(2): most, peer(3): 1}, inner_steps=1)
+    assert pool_pseudo_gradients(plan, claims_of(UNIT, [1, 1, most, 1], inner_steps=1), 0, PLACES)[0] is not None
 
 
 def test_a_plan_counts_standings_from_the_protocol_on_that_does() -> None:
