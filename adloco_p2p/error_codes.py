@@ -432,8 +432,8 @@ ERROR_CODES = {
     ),
     "E406": ErrorCode(
         "the identity cannot be used",
-        "`identity.key` is damaged, or others on this machine may read it.",
-        "`chmod 600 DIR/identity.key`; restore a damaged key from a copy, or remove it to become a new peer.",
+        "`identity.key` is damaged, or others on this machine may read it; or a signer's verb found none.",
+        "`chmod 600 DIR/identity.key`; restore the key from a copy, or remove a damaged one to become a new peer.",
     ),
     "E407": ErrorCode(
         "there is no ledger",

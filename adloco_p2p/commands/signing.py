@@ -149,7 +149,7 @@ def signer_of(workdir: Path) -> Signer:
     if read_run(workdir) is None:
         raise ConfigError(f"--workdir {workdir}: no run lies here", code="E204")
     run, ledger = read_ledger(workdir)
-    identity = Identity.load_or_create(workdir / "identity.key")
+    identity = Identity.load(workdir / "identity.key")
     if identity.peer_id not in ledger.plans[-1].signers:
         names = ", ".join(ledger.plans[-1].signers)
         raise ConfigError(f"--workdir {workdir}: belongs to {identity.peer_id}; signers are {names}", code="E222")

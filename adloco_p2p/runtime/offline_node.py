@@ -30,6 +30,8 @@ async def train_alone(local: LocalPeer) -> Stop:
     def decide(plan: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
         return next_plan(plan, reports, rules)
 
+    if local.durable is None:
+        local.event_log.rewind(0)  # an earlier process may have ended before the first checkpoint; its rounds are repeated
     durable = local.durable if local.durable is not None else local.begin()
     averaging = local.run.averaging
     swarm = MemorySwarm(codec=averaging.codec, aggregation=averaging.aggregation, division=averaging.division)

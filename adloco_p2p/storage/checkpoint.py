@@ -34,7 +34,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.scalars import Digest, InstanceId
 from adloco_p2p.errors import RemoteProtocolError, StorageError
-from adloco_p2p.storage.disk import reported
+from adloco_p2p.storage.disk import remove, reported
 from adloco_p2p.storage.tensor_file import write_tensors
 from adloco_p2p.synced import sync_directory, write_synced
 
@@ -106,7 +106,7 @@ class CheckpointStore:
                 if left.suffix == ".old" and not complete.exists():
                     os.replace(left, complete)  # noqa: PTH105
                 else:
-                    shutil.rmtree(left)
+                    remove(left)
             sync_directory(directory)
             sync_directory(directory.parent)
         return cls(directory=directory, run=run, kept=kept)
@@ -160,9 +160,9 @@ class CheckpointStore:
             self._checked.add(durable.round)
             # nothing may be removed before this point
             if replaced.exists():
-                shutil.rmtree(replaced)
+                remove(replaced)
             for round in [begun for begun in self._written if begun < durable.round]:
-                shutil.rmtree(self._aside(round))
+                remove(self._aside(round))
                 del self._written[round]
             self._written.pop(durable.round, None)
             self._prune(durable.round)
@@ -188,7 +188,7 @@ class CheckpointStore:
             if round not in sound[: self.kept]:
                 # renamed first, so that a half-removed one is never mistaken for a damaged one
                 os.replace(self._final(round), self._aside(round))  # noqa: PTH105
-                shutil.rmtree(self._aside(round))
+                remove(self._aside(round))
                 self._checked.discard(round)
                 self._refused.discard(round)
 

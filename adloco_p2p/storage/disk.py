@@ -88,8 +88,16 @@ def filling(directory: Path) -> Iterator[None]:
         except BaseException:
             for path in set(directory.iterdir()) - before:
                 with suppress(OSError):
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                    remove(path)
             raise
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory with all in it; of a symbolic link only the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def share_mode(directory: Path) -> None:

@@ -301,8 +301,11 @@ def read_run(workdir: Path) -> RunConfig | None:
 
 
 def check_output(output: Path, *, option: str = "--output") -> None:
-    """Raise ConfigError for a directory that is not new or empty: nothing is overwritten."""
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    """Raise ConfigError for a directory that is not new or empty: nothing is overwritten. Raises StorageError where the name
+    cannot be one of a directory."""
+    with reported(output):
+        is_free = not output.exists() or (output.is_dir() and not any(output.iterdir()))
+    if not is_free:
         raise ConfigError(f"{option} {output}: exists and is not empty; name a new directory", code="E211")
 
 

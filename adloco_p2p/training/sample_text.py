@@ -8,6 +8,8 @@ import torch
 TEMPERATURE = 0.7
 """The temperature of sampling, also in `adloco-peer generate`: text repeats itself far below 1, and falls apart far above
 it."""
+COLDEST = 1e-3
+"""Below this temperature, logits divided by it could exceed the range of float32."""
 
 NextLogits = Callable[[torch.Tensor], torch.Tensor]
 """Token ids [n] -> logits of the next token [vocabulary], fp32 on the CPU."""
@@ -37,13 +39,13 @@ def continued(
     seed: int,
 ) -> list[int]:
     """Return at most `num_tokens` ids that follow the prompt [n], ending before any of `ends`. The model sees the last `room`
-    ids. Temperature 0 takes the most likely id each time. Draws no number from torch's global generator."""
+    ids. A temperature below COLDEST takes the most likely id each time. Draws no number from torch's global generator."""
     assert prompt, "nothing to continue"
     chance = torch.Generator().manual_seed(seed)
     ids = [*prompt]
     for _ in range(num_tokens):
         logits = next_logits(torch.tensor(ids[-room:], dtype=torch.long))
-        if temperature == 0:
+        if temperature < COLDEST:
             token = int(logits.argmax())
         else:
             token = int(torch.multinomial(torch.softmax(logits / temperature, dim=-1), 1, generator=chance))

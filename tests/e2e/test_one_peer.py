@@ -154,6 +154,7 @@ def test_the_report_and_the_estimate(whole: Path, config: Path, tmp_path: Path) 
     ("first", "second"),
     [
         pytest.param((f"{HOSTING}.apply_outer", "1", "before"), (f"{HOSTING}.apply_outer", "3", "after"), id="outer steps"),
+        pytest.param((f"{STORE}.complete", "1", "before"), (f"{HOSTING}.run_inner", "9", "before"), id="no checkpoint yet"),
         pytest.param((f"{STORE}.complete", "2", "before"), (f"{STORE}._prune", "3", "before"), id="around a checkpoint"),
         pytest.param(("os:fsync", "21", "before"), ("os:replace", "3", "before"), id="inside a checkpoint"),
         pytest.param((f"{HOSTING}.transition", "5", "after"), (f"{HOSTING}.transition", "3", "after"), id="merges"),

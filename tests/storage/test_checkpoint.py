@@ -527,3 +527,16 @@ def test_a_name_without_a_checkpoint_behind_it_hides_no_sound_one(name: str, tmp
     else:
         place.mkdir()
     assert_is(opened(tmp_path), opened(tmp_path).latest(), 4)
+
+
+def test_an_old_checkpoint_behind_a_link_is_left_where_it_lies(tmp_path: Path) -> None:
+    """A user moved it to another disk. Only the link goes."""
+    store = opened(tmp_path)
+    save(store, 1)
+    moved = (tmp_path / "checkpoints" / "round-000001").rename(tmp_path / "elsewhere")
+    (tmp_path / "checkpoints" / "round-000001").symlink_to(moved)
+    for round in (2, 3):
+        save(store, round)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
+    assert (moved / "manifest.json").exists()
+    assert_is(store, opened(tmp_path).latest(), 3)

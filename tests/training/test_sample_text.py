@@ -31,7 +31,7 @@ def counting(ids: torch.Tensor) -> torch.Tensor:
     return torch.eye(8)[7 if len(ids) > 3 else (int(ids[-1]) + 1) % 8] * 1000.0
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("temperature", [0.0, 1e-320, 1e-3, 0.7])
 def test_a_text_goes_on_token_by_token(temperature: float) -> None:
     def found(prompt: list[int], *, num_tokens: int = 3, room: int = 3, ends: tuple[int, ...] = ()) -> list[int]:
         return continued(counting, prompt, num_tokens=num_tokens, room=room, ends=ends, temperature=temperature, seed=0)

@@ -7,6 +7,7 @@ libp2p peer-ids specification), so the PeerID of its author suffices to check a 
 
 import os
 import stat
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -48,12 +49,20 @@ class Identity:
     def load_or_create(cls, path: Path) -> "Identity":
         """Load the identity in the file at `path`, or create it if there is none. Never overwrites a file. Raises
         StorageError."""
+        with suppress(OSError):  # which loading reports
+            if not path.exists():
+                _write_once(path, cls(Ed25519PrivateKey.generate())._encoded())
+        return cls.load(path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Identity":
+        """Load the identity in the file at `path`. Raises StorageError, also if there is none."""
         try:
             info = path.stat()
         except FileNotFoundError:
-            identity = cls(Ed25519PrivateKey.generate())
-            _write_once(path, identity._encoded())
-            return cls.load_or_create(path)
+            raise StorageError(
+                f"{path}: missing, and with it the identity of this peer; restore it from a copy", code="E406"
+            ) from None
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror}", code="E406") from error
         if not stat.S_ISREG(info.st_mode):

@@ -101,3 +101,12 @@ def test_a_key_whose_halves_differ_is_refused(tmp_path):
 def test_a_directory_is_refused(tmp_path):
     with pytest.raises(StorageError, match="not a file"):
         Identity.load_or_create(tmp_path)
+
+
+def test_loading_makes_no_identity(tmp_path):
+    """A signer whose key is gone would get the name of nobody."""
+    with pytest.raises(StorageError, match="missing, and with it the identity of this peer; restore it from a copy"):
+        Identity.load(tmp_path / "identity.key")
+    assert not any(tmp_path.iterdir())
+    made = Identity.load_or_create(tmp_path / "identity.key")
+    assert Identity.load(tmp_path / "identity.key").peer_id == made.peer_id
