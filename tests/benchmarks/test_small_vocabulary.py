@@ -8,11 +8,13 @@ import pytest
 from adloco_p2p.config.load import load_run
 from adloco_p2p.core.planning.batch_ramp import ramp_batches
 from adloco_p2p.training.model import build_model
-from benchmarks.method.rows import TUNING_SEED
+from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.method.run import BASE, settings_of
 from benchmarks.package_text import LENGTH
 from benchmarks.small_vocabulary import (
     CAPPED,
+    DOUBLING,
+    EARLY,
     GENTLE,
     LINEAR,
     PARAMETERS,
@@ -61,8 +63,8 @@ def runs(tmp_path: Path) -> Runs:
 def test_growing_batches_start_as_the_constant_one_and_differ_in_what_their_names_say(runs: Runs) -> None:
     found = {row.name: load_run(BASE, list(row.settings)).value for row in tuned_rows(runs)}
     batches = {name: (run.batch.initial_batch, run.inner.learning_rate) for name, run in found.items()}
-    for batch in (32, 64):
-        assert batches.pop(f"DiLoCo B {batch} H {H}") == (batch, pytest.approx(0.02 * (batch / START) ** 0.5, rel=0.01))
+    for batch, name in ((32, f"DiLoCo B 32 H {H}"), (64, f"DiLoCo B 64 H {H}"), (64, EARLY)):
+        assert batches.pop(name) == (batch, pytest.approx(0.02 * (batch / START) ** 0.5, rel=0.01))
     assert set(batches.values()) == {(START, 0.02)}
     assert {run.inner.kind for run in found.values()} == {"muon"}
     tests = {name: (run.batch.eta, run.batch.max_batch) for name, run in found.items() if run.batch.test == "norm"}
@@ -81,7 +83,17 @@ def test_growing_batches_start_as_the_constant_one_and_differ_in_what_their_name
         LINEAR: 64,
         STEEP: 128,
         SEESAW: 64,
+        DOUBLING: 64,
     }
+    warm_ups = {row.name: warm_up_of(row) for row in tuned_rows(runs)}
+    assert warm_ups.pop(EARLY) == (None, 64 * START)
+    assert set(warm_ups.values()) == {(64, None)}
+
+
+def warm_up_of(row: Row) -> tuple[int | None, int | None]:
+    """Return the steps and the samples of the warm-up, of which one is set."""
+    run = load_run(BASE, settings_of(row, 1, samples=SAMPLES)).value
+    return run.inner.warmup_steps, run.inner.warmup_samples
 
 
 def test_the_ramp_of_each_price_takes_about_the_rounds_that_it_is_planned_for(runs: Runs) -> None:
