@@ -142,4 +142,6 @@ def reason(text: str) -> str:
 
     if len(text) > MAX_REASON:
         raise argparse.ArgumentTypeError(f"at most {MAX_REASON} characters")
+    if not (text.isascii() and text.isprintable()):
+        raise argparse.ArgumentTypeError(f"{text!a}: all peers show it, and only printable ASCII on every terminal is accepted")
     return text

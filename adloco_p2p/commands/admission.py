@@ -35,8 +35,9 @@ def invite(arguments: argparse.Namespace) -> int:
     if arguments.revoke is not None:
         key = _invited_by(arguments.revoke, signer)
         return state(signer, "revoke", key, reason="", what=f"the end of the invitation {key}", is_json=arguments.json)
-    if arguments.seats > MAX_ROSTER or (arguments.each is not None and arguments.each > MAX_ROSTER):
-        raise ConfigError(f"--seats, --each: at most {MAX_ROSTER} is accepted", code="E200")
+    for option, asked in (("--seats", arguments.seats), ("--each", arguments.each)):
+        if asked is not None and asked > MAX_ROSTER:
+            raise ConfigError(f"{option} {asked}: at most {MAX_ROSTER} is accepted", code="E200")
     address = _address(signer.workdir)
     seats, number = (1, arguments.each) if arguments.each is not None else (arguments.seats, 1)
     last_round = signer.round + arguments.rounds

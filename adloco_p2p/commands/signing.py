@@ -70,6 +70,9 @@ def command(arguments: argparse.Namespace) -> int:
             what = f"the end of the run{_when('after', arguments.after_round, signer)}"
             what += ", once it is resumed" if is_paused else ""
         case "pause":
+            if _pauses_already(signer):
+                words = "nothing is signed: the run is paused already, and a second pause would let it train another round"
+                return _told("pause", None, serial=None, is_running=_is_running(signer), words=words, is_json=arguments.json)
             _refuse_past(signer, "--from-round", arguments.from_round)
             made = _signed(signer, "pause", round=arguments.from_round, reason=arguments.reason)
             what = f"the pause{_when('before', arguments.from_round, signer)}"
@@ -93,6 +96,13 @@ def _has_what_resume_ends(signer: Signer) -> bool:
     course = signer.ledger.plans[-1].course
     waiting = (statement.action for statement in read_statements(signer.workdir).values())
     return course.paused_from is not None or course.last_round is not None or not {"pause", "stop"}.isdisjoint(waiting)
+
+
+def _pauses_already(signer: Signer) -> bool:
+    """Return whether the run rests from the next round on, by the last plan, and no order of this directory waits."""
+    course = signer.ledger.plans[-1].course
+    waiting = {statement.action for statement in read_statements(signer.workdir).values()}
+    return is_paused_at(course, signer.round + 1) and not {"resume", "stop"} & waiting
 
 
 def _settings(arguments: argparse.Namespace, signer: Signer) -> Settings:

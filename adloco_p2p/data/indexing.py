@@ -11,8 +11,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ CACHE_FORMAT = 1
 """The number of the cache's format, raised whenever the same data would give other rows or another layout."""
 
 SIDES = ("training", "heldout")
+UNFINISHED = "making-rows-"
+"""The beginning of the name of a directory that is being written."""
+ABANDONED_SECONDS = 3600.0
+"""A directory without a change for so long is that of a killed process."""
+CHARACTERS_AT_ONCE = 4_000_000
+"""The most text that is tokenised in one call, unless a single document is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +136,7 @@ def _split_by_dataset(training: Any, heldout: Any, column: str) -> SplitDocument
 def _in_memory(documents: SplitDocuments, data: DataConfig, tokenizer: Tokenizer) -> IndexedRows:
     sides: tuple[list[TokenIds], list[TokenIds]] = ([], [])
     for is_held, texts in documents:
-        sides[is_held].extend(tokenizer.encode(texts) if texts else [])
+        sides[is_held].extend(_encoded(texts, tokenizer))
     training, heldout = (
         pack(
             tokens,
@@ -141,6 +148,19 @@ def _in_memory(documents: SplitDocuments, data: DataConfig, tokenizer: Tokenizer
         for tokens in sides
     )
     return IndexedRows(training=training, heldout=heldout)
+
+
+def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[TokenIds]:
+    """Yield the tokens of each text. A tokenizer takes over a hundred bytes for each token of one call, so long documents are
+    not all given at once."""
+    first = size = 0
+    for place, text in enumerate(texts):
+        if size + len(text) > CHARACTERS_AT_ONCE and place > first:
+            yield from tokenizer.encode(texts[first:place])
+            first, size = place, 0
+        size += len(text)
+    if first < len(texts):
+        yield from tokenizer.encode(texts[first:])
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------
@@ -166,12 +186,13 @@ def _store(entry: Path, documents: SplitDocuments, data: DataConfig, tokenizer: 
     num_tokens = [0, 0]
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix="making-rows-", dir=entry.parent))
+        _remove_abandoned(entry.parent)
+        aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=entry.parent))
         try:
             with (aside / "training.bin").open("wb") as training, (aside / "heldout.bin").open("wb") as heldout:
                 outputs = (training, heldout)
                 for is_held, texts in documents:
-                    for line in terminated(tokenizer.encode(texts) if texts else [], end_of_document=end, dtype=dtype):
+                    for line in terminated(_encoded(texts, tokenizer), end_of_document=end, dtype=dtype):
                         outputs[is_held].write(line.tobytes())
                         num_tokens[is_held] += len(line)
                 for output, count in zip(outputs, num_tokens, strict=True):
@@ -185,6 +206,15 @@ def _store(entry: Path, documents: SplitDocuments, data: DataConfig, tokenizer: 
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise StorageError(f"{entry}: cannot write the tokenised rows: {error}") from error
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Remove what killed processes left unfinished. Another process may be at work beside this one: its files change."""
+    for left in directory.glob(f"{UNFINISHED}*"):
+        with suppress(OSError):
+            newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
+            if time.time() - newest > ABANDONED_SECONDS:
+                shutil.rmtree(left)
 
 
 def _put(aside: Path, entry: Path, *, is_sound: bool) -> None:

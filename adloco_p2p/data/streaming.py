@@ -8,7 +8,7 @@ indexes its data.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -204,8 +204,8 @@ class StreamedRows:
     def state(self) -> dict[str, object]:
         if self._has_read:  # of a shard that was opened at a place and not read, `datasets` gives the beginning
             self._cursor.shard_state = self._shard.state_dict()
-        self._cursor.leftover = self._leftover.tolist()
-        return asdict(self._cursor)
+        # `asdict` would copy each token of a long document by itself
+        return {**asdict(replace(self._cursor, leftover=[])), "leftover": self._leftover.tolist()}
 
     def _next_text(self) -> str:
         """Return the next document of the lane that is not held out; after the lane comes the next lane, and after them the

@@ -179,7 +179,8 @@ class PretrainedTokenizer:
             )
         self._source = config.source
         self.end_of_document: int = end_of_document
-        self.vocab_size: int = len(self._inner)
+        # ids need not be without gaps: the largest one counts
+        self.vocab_size: int = max(len(self._inner), 1 + max(self._inner.get_vocab().values(), default=0))
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
         """Return int32 arrays. Raises ConfigError for a text on which the tokenizer fails."""

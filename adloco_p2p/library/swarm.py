@@ -9,6 +9,7 @@ import json
 import logging
 import numbers
 import operator
+import os
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
@@ -86,12 +87,17 @@ class Swarm:
 
         Raises ConfigError for settings and parameters that cannot be used.
         """
+        if not target or not isinstance(target, str | Path | Mapping):
+            raise ConfigError(
+                f"Swarm({target!r}, ...): accepted: a join link, the path of a configuration, or settings by their names",
+                code="E233",
+            )
         self._target = target
         self._directory = Path(workdir)
         self._parameters = _checked(parameters)
         self._name = name
         self._evaluate = evaluate
-        machine = load_peer(None, [f"{key}={json.dumps(value)}" for key, value in (peer or {}).items()]).value
+        machine = load_peer(None, [f"{key}={_as_json(key, value)}" for key, value in (peer or {}).items()]).value
         if machine.keeper:
             raise ConfigError("keeper: true, but a program trains; accepted: false, or `adloco-peer keep`", code="E201")
         if machine.shards > 1:
@@ -233,7 +239,8 @@ class Swarm:
         others."""
         if isinstance(self._target, Mapping):
             names = {"mode": "diloco", "model.program": self._name, "model.layout": self._layout}
-            loaded = load_run_settings({**names, **self._target})
+            plain = {key: json.loads(_as_json(key, value)) for key, value in self._target.items()}
+            loaded = load_run_settings({**names, **plain})
         else:
             overrides = [f"model.program={json.dumps(self._name)}", f"model.layout={self._layout}"]
             loaded = load_run(Path(self._target), overrides)
@@ -379,6 +386,16 @@ def _whole(name: str, value: SupportsIndex, *, least: int, what: str) -> int:
             f"step({name}={value!r}): accepted: a whole number from {least} to {MOST_PER_STEP}, {what}", code="E233"
         )
     return number
+
+
+def _as_json(key: str, value: object) -> str:
+    """Return the value of a setting as JSON; a path is its text. Raises ConfigError."""
+    try:
+        return json.dumps(value, default=os.fspath)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{key}: a {type(value).__name__}; accepted: numbers, texts, true or false, null, and lists of these", code="E201"
+        ) from None
 
 
 def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torch.nn.Parameter]:

@@ -29,7 +29,13 @@ from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import RemoteProtocolError, StorageError
-from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
+from adloco_p2p.runtime.adapters.admission import (
+    check_invitations,
+    first_invitation,
+    pass_on_statements,
+    ticket_for,
+    watch_admission,
+)
 from adloco_p2p.runtime.adapters.daily_schedule import DAY_BOOK, DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.data_senders import note_senders
 from adloco_p2p.runtime.adapters.embedding import Embedding
@@ -114,6 +120,7 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
     begun = time.monotonic()
     workdir, config, say = embedding.workdir, embedding.config, embedding.say
     linked, addresses = split_initial_peers(target.initial_peers)
+    check_invitations(target.initial_peers)
     wanted = wanted_run(linked, target.run)
     held = _holds_ledger(workdir)
     async with _on_the_network(embedding, addresses, phase="looking for the swarm", may_begin_alone=held) as swarm_node:

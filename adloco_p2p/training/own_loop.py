@@ -299,7 +299,7 @@ class OwnLoop(HostedInstances):
         done = _Round(number=effect.round, share=effect.share, start=instance.local.clone())
         self._handover.put(done)
         with self._handover.changed:
-            told = 0
+            told = told_tokens = 0
             while done.end is None:
                 self._handover.changed.wait(LOOK_SECONDS)
                 if should_stop():
@@ -307,8 +307,9 @@ class OwnLoop(HostedInstances):
                     return None
                 done.ends_early = done.steps > 0 and is_enough(done.steps)
                 if done.steps > told:
-                    told = done.steps
-                    on_progress(told, done.last_loss, done.tokens)
+                    told, new_tokens = done.steps, done.tokens - told_tokens
+                    told_tokens += new_tokens
+                    on_progress(told, done.last_loss, new_tokens)
         instance.local.copy_(done.end)
         instance.is_at_boundary = False
         loss = without_rounding(float(done.loss_sum) / done.samples)

@@ -42,7 +42,12 @@ def plugin_loss(name: str) -> Loss:
     loss = load_plugin("model.loss", name)
 
     def checked(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        found = loss(logits, targets)
+        try:
+            found = loss(logits, targets)
+        except torch.OutOfMemoryError:
+            raise  # the node tries smaller batches
+        except Exception as error:  # other people's code, which may fail in any way
+            raise ConfigError(f"model.loss: {name!r} does not work: {one_line(error)}", code="E232") from error
         if not isinstance(found, torch.Tensor) or found.shape != targets.shape:
             shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
             raise ConfigError(

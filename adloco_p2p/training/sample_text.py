@@ -38,17 +38,19 @@ def continued(
     temperature: float,
     seed: int,
 ) -> list[int]:
-    """Return at most `num_tokens` ids that follow the prompt [n], ending before any of `ends`. The model sees the last `room`
-    ids. A temperature below COLDEST takes the most likely id each time. Draws no number from torch's global generator."""
+    """Return at most `num_tokens` ids that follow the prompt [n], ending before any of `ends`, or where the model's answer is
+    not finite, as after a divergence. The model sees the last `room` ids. A temperature below COLDEST takes the most likely id
+    each time. Draws no number from torch's global generator."""
     assert prompt, "nothing to continue"
     chance = torch.Generator().manual_seed(seed)
     ids = [*prompt]
     for _ in range(num_tokens):
         logits = next_logits(torch.tensor(ids[-room:], dtype=torch.long))
-        if temperature < COLDEST:
-            token = int(logits.argmax())
-        else:
-            token = int(torch.multinomial(torch.softmax(logits / temperature, dim=-1), 1, generator=chance))
+        weights = torch.softmax(logits / max(temperature, COLDEST), dim=-1)
+        if not bool(torch.isfinite(weights).all()):
+            break
+        is_greedy = temperature < COLDEST
+        token = int(logits.argmax()) if is_greedy else int(torch.multinomial(weights, 1, generator=chance))
         if token in ends:
             break
         ids.append(token)

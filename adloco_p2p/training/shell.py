@@ -244,13 +244,15 @@ class ModelShell:
 
 def block_matrices(module: transformers.PreTrainedModel) -> frozenset[str]:
     """Return the names of the trainable matrices, and stacks of matrices, except embeddings and the head, which look tokens up
-    or score them."""
+    or score them, and kernels of one channel, whose slices are single rows."""
     tables = [part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)]
     head = module.get_output_embeddings()
     tables += [] if head is None else [head.weight]
     by_token = {id(table) for table in tables}
     return frozenset(
-        name for name, parameter in trainable_parameters(module) if parameter.ndim in (2, 3) and id(parameter) not in by_token
+        name
+        for name, parameter in trainable_parameters(module)
+        if (parameter.ndim == 2 or (parameter.ndim == 3 and 1 not in parameter.shape[1:])) and id(parameter) not in by_token
     )
 
 

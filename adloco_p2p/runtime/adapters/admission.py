@@ -19,7 +19,7 @@ from adloco_p2p.storage.admission_files import (
     read_ticket,
 )
 from adloco_p2p.swarm.discovery.invitation import Token, tokens_for
-from adloco_p2p.swarm.discovery.join_link import token_of
+from adloco_p2p.swarm.discovery.join_link import is_link, parse_link, token_of
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.views.units import one_line
 
@@ -54,6 +54,13 @@ def ticket_for(workdir: Path, run: RunConfig, me: PeerId, links: Sequence[str]) 
             code="E221",
         )
     return known
+
+
+def check_invitations(links: Sequence[str]) -> None:
+    """Raise ConfigError for a join link whose invitation is damaged, before anything is fetched."""
+    for link in (parse_link(text) for text in links if is_link(text)):
+        if link.token is not None:
+            Token.from_text(link.token, link.run)
 
 
 def first_invitation(workdir: Path, run: RunConfig, signer: Identity) -> Token:
