@@ -28,7 +28,7 @@ from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.commands.train import _ended, _keep_command, _run_config, shortest
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.run_config import DataConfig, RunConfig
-from adloco_p2p.core.model.course import AS_CONFIGURED
+from adloco_p2p.core.model.course import AS_CONFIGURED, Course
 from adloco_p2p.core.model.effects import Stop
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.storage.admission_files import keep_address, read_address
@@ -79,6 +79,19 @@ def test_a_peer_that_holds_no_model_gets_no_hint_to_export_it(
     assert f"adloco-peer export --workdir {arguments.workdir}" in capsys.readouterr().out
 
 
+def test_a_paused_run_is_not_paused_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each further pause let the run train another round."""
+    plan = Namespace(course=Course(paused_from=4), round=3)
+    monkeypatch.setattr(
+        signing, "signer_of", lambda workdir: Namespace(workdir=workdir, round=3, ledger=Namespace(plans=[plan]))
+    )
+    assert main(["command", "pause", "--workdir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("nothing is signed: the run is paused already")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_that_no_signer_pauses_or_ends_is_not_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +112,7 @@ def test_a_run_that_no_signer_pauses_or_ends_is_not_resumed(
         (["start", "--workdr", "x"], "E200: --workdr: no such option of adloco-peer start; did you mean --workdir?\n"),
         (["command", "set", "--workdir", "x", "--set", "a=1"], "E200: --set: no such option of adloco-peer command set\n"),
         (["start", "--workdir", ""], "E200: argument --workdir: an empty name: a path is accepted"),
+        (["command", "pause", "--workdir", "x", "--reason", "Caf\u00e9"], "only printable ASCII on every terminal is accepted"),
         (["report", "none", "--output", "out"], "E212: RUN none: no events"),
         (["report", "--workdir", "none", "--output", "out"], "E212: --workdir none: no events"),
     ],

@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -186,8 +185,8 @@ def _store(entry: Path, documents: SplitDocuments, data: DataConfig, tokenizer: 
     num_tokens = [0, 0]
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(entry.parent)
         aside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=entry.parent))
+        _remove_abandoned(entry.parent, now=aside.stat().st_mtime)
         try:
             with (aside / "training.bin").open("wb") as training, (aside / "heldout.bin").open("wb") as heldout:
                 outputs = (training, heldout)
@@ -208,12 +207,13 @@ def _store(entry: Path, documents: SplitDocuments, data: DataConfig, tokenizer: 
         raise StorageError(f"{entry}: cannot write the tokenised rows: {error}") from error
 
 
-def _remove_abandoned(directory: Path) -> None:
-    """Remove what killed processes left unfinished. Another process may be at work beside this one: its files change."""
+def _remove_abandoned(directory: Path, *, now: float) -> None:
+    """Remove what killed processes left unfinished. Another process may be at work beside this one: its files change. `now`, in
+    seconds, is by the clock of the file system."""
     for left in directory.glob(f"{UNFINISHED}*"):
         with suppress(OSError):
             newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
-            if time.time() - newest > ABANDONED_SECONDS:
+            if now - newest > ABANDONED_SECONDS:
                 shutil.rmtree(left)
 
 

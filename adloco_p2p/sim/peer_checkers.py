@@ -1,7 +1,7 @@
 """Invariants of whole peers after every event, beside those of the agreement (`checkers.py`).
 
 1. `handle` never raises (checked by the machine that calls it).
-2. A host applies only an average for which a majority of the planned contributors voted, and all hosts the same, unless a
+2. A host applies only an average for which a majority of the deciding contributors voted, and all hosts the same, unless a
    contributor lies. A host casts one vote on the average of a round, over all restarts, and persists it before it sends it.
 3. An instance is averaged, applied, saved and copied only on a machine that has it (checked by the machine).
 4. No table of a peer grows beyond its bound, and the ledger verifies (checked at the end).
@@ -18,6 +18,7 @@ from adloco_p2p.core.agreement.known_peers import MAX_KNOWN
 from adloco_p2p.core.averaging.commit_votes import Choice, choice_of
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import deciding
 from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.messages import AverageDigest, CommitVoted, Leave
@@ -131,9 +132,9 @@ class PeerCheckers:
         if plan is None or peer in self._liars:
             return
         shares = self._plans[plan].instance(instance).hosts
-        contributors = [share.peer for share in shares if share.contributes(round)]
+        contributors = deciding([share.peer for share in shares if share.contributes(round)], self._plans[plan])
         votes = self._votes.get((round, instance, average), {})
-        voters = {*votes, peer, *self._liars} & set(contributors)
+        voters = {*votes, peer, *self._liars} & contributors
         if self._disturbed_at.get(peer, -1e9) >= min(self._began_at[plan], votes.get(peer, math.inf)):
             return  # a job may outlive the plan for which it was made, and the vote from which it follows
         if 2 * len(voters) <= len(contributors):

@@ -6,7 +6,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from adloco_p2p.data.corpus import Document
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.packing import Rows, TokenRows
 from adloco_p2p.data.source import check_files, files_digest, heldout_overlap, is_heldout, load_split, other_embedded_text
-from adloco_p2p.data.tokenizer import ByteTokenizer
+from adloco_p2p.data.tokenizer import ByteTokenizer, TokenIds
 from adloco_p2p.errors import ConfigError, StorageError
 from tests.data.files import DOCUMENTS, numbers, run_over, write_json, write_parquet, write_text
 
@@ -461,3 +461,30 @@ def test_unreachable_hub(private_cache: Path, streaming: bool) -> None:
 def test_settings_that_would_be_ignored(private_cache: Path) -> None:
     assert "data.streaming: true" in problem_of(run_over(source="python", streaming=True), private_cache)
     assert "data.split: test" in problem_of(run_over(source="json", path="x", split="test"), private_cache)
+
+
+def test_what_a_killed_process_left_is_removed_once_it_is_old(write_shards: WriteShards, private_cache: Path) -> None:
+    left, busy = (private_cache / f"{indexing.UNFINISHED}{name}" for name in ("old", "new"))
+    for folder in (left, busy):
+        folder.mkdir(parents=True)
+        (folder / "training.bin").write_bytes(b"rows")
+    for path in (left / "training.bin", left):
+        os.utime(path, (0, 0))
+    opened(run_over(source="json", path=write_shards("json")), private_cache)
+    assert not left.exists() and busy.exists(), "another process may be at work in the younger one"
+
+
+@pytest.mark.parametrize("sizes", [(), (3,), (3, 3, 3), (9,), (9, 1, 9), (1, 2, 3, 4, 5)])
+def test_texts_are_tokenised_in_order_and_few_at_once(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    class Noted(ByteTokenizer):
+        def encode(self, texts: Sequence[str]) -> list[TokenIds]:
+            asked.append(list(texts))
+            return super().encode(texts)
+
+    monkeypatch.setattr(indexing, "CHARACTERS_AT_ONCE", 6)
+    given = [chr(97 + place) * size for place, size in enumerate(sizes)]
+    assert [bytes(ids).decode() for ids in indexing._encoded(given, Noted())] == given
+    assert [text for some in asked for text in some] == given and all(asked)
+    assert all(len(some) == 1 or sum(map(len, some)) <= 6 for some in asked)

@@ -17,6 +17,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.effects import Stop
 from adloco_p2p.core.model.scalars import PeerId
 from adloco_p2p.error_codes import ERROR_CODES
+from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.adapters.embedding import Embedding
 from adloco_p2p.storage.workdir import Workdir
 
@@ -130,3 +131,19 @@ def test_a_program_loads_no_libraries_of_models() -> None:
     """They are seconds of its start, and their warnings are not its own."""
     code = "import sys, adloco_p2p; adloco_p2p.Swarm; assert not {'transformers', 'peft', 'datasets'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("target", [None, "", [], 3])
+def test_a_target_that_is_none_is_refused_with_what_is_accepted(target: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="accepted: a join link, the path of a configuration, or settings"):
+        adloco_p2p.Swarm(target, workdir=tmp_path, parameters=torch.nn.Linear(2, 2).parameters(), name="net")
+
+
+def test_paths_are_settings_and_other_objects_are_refused(tmp_path: Path) -> None:
+    parameters = list(torch.nn.Linear(2, 2).parameters())
+    made = adloco_p2p.Swarm(
+        {"name": "net"}, workdir=tmp_path, parameters=parameters, name="net", peer={"tasks_path": tmp_path / "tasks"}
+    )
+    assert made._machine.tasks_path == str(tmp_path / "tasks")
+    with pytest.raises(ConfigError, match="tasks_path: a object; accepted: numbers, texts"):
+        adloco_p2p.Swarm({"name": "net"}, workdir=tmp_path, parameters=parameters, name="net", peer={"tasks_path": object()})

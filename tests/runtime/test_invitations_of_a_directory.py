@@ -8,9 +8,11 @@ import pytest
 
 from adloco_p2p.cli import main
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.runtime.adapters.admission import first_invitation
-from adloco_p2p.storage.admission_files import keep_address
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.runtime.adapters.admission import check_invitations, first_invitation
+from adloco_p2p.storage.admission_files import keep_address, read_address
 from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.discovery.join_link import with_invitation
 from adloco_p2p.swarm.p2p.identity import Identity
 
 
@@ -35,3 +37,12 @@ def test_invitations_of_the_earlier_run_stop_neither_the_start_nor_a_revocation(
     assert token.invitation.run == run.digest and first_invitation(tmp_path, run, me) == token, "the same at every start"
     assert main(["invite", "--workdir", str(tmp_path), "--revoke", token.invitation.key]) == 0
     assert token.invitation.key in capsys.readouterr().out
+
+
+def test_a_damaged_invitation_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    run, me = begun(tmp_path, seed=1)
+    link = with_invitation(read_address(tmp_path), first_invitation(tmp_path, run, me).to_text())
+    check_invitations([link, read_address(tmp_path), "/ip4/127.0.0.1/tcp/1"])
+    for damaged in (f"{link}x", link[:-1]):
+        with pytest.raises(ConfigError, match="the invitation in the join link is damaged; copy the whole link"):
+            check_invitations([damaged])

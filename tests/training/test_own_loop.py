@@ -37,7 +37,7 @@ class Meeting:
         self.enough = STEPS
         self.asked = threading.Event()
         """The node has found the steps enough."""
-        self.progress: list[int] = []
+        self.progress: list[tuple[int, int]] = []
         self.device = ThreadPoolExecutor(1)
 
     def _loss(self) -> float:
@@ -56,7 +56,7 @@ class Meeting:
             effect(ONE, number, steps=STEPS),
             should_stop=self.is_stopped.is_set,
             is_enough=self.is_enough,
-            on_progress=lambda steps, loss, tokens: self.progress.append(steps),
+            on_progress=lambda steps, loss, tokens: self.progress.append((steps, tokens)),
         )
 
     def train(self, value: float, *, loss: float = 2.0, samples: int = 4, dtype: torch.dtype = torch.float32) -> None:
@@ -92,6 +92,7 @@ def test_a_round_of_the_program_is_one_outer_step() -> None:
     with meeting() as made:
         done = made.train_round(0)
         assert (done.samples, done.inner_steps, done.batch_samples, done.loss) == (12, 3, 4, 2.0)
+        assert sum(tokens for _, tokens in made.progress) <= done.tokens == 12, "each token is told once"
         delta = made.engine.pseudo_gradient(ONE)
         assert delta.tolist() == pytest.approx([0.3, 0.3, 0.3])
         assert made.engine.apply_outer(ONE, delta, round=0)

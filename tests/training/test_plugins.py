@@ -177,6 +177,14 @@ def test_a_loss_of_another_shape_is_an_error_of_the_setting(installed: Path) -> 
         plugin_loss("focal")(logits, targets)
 
 
+def test_an_error_inside_a_loss_is_one_of_the_setting(installed: Path) -> None:
+    (installed / "site" / "adloco_example.py").write_text("def focal(logits, targets): raise ValueError('boom')")
+    sys.modules.pop("adloco_example", None)
+    with pytest.raises(ConfigError, match=r"model\.loss: 'focal' does not work: ValueError: boom") as refused:
+        plugin_loss("focal")(torch.zeros(1, 3, 5), torch.tensor([[1, 2, -100]]))
+    assert refused.value.code == "E232"
+
+
 def test_a_negative_loss_is_an_error_of_the_setting_in_steps_and_evaluation(installed: Path) -> None:
     """No peer would accept a report with one."""
     with (installed / "site" / "adloco_example.py").open("a") as source:

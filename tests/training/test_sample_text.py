@@ -54,6 +54,15 @@ def test_chance_is_drawn_as_the_logits_say_and_from_its_own_generator() -> None:
         assert abs(drawn.count(token) / 4000 - expected) < 5 * (expected * (1 - expected) / 4000) ** 0.5
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_text_ends_where_the_model_has_diverged(temperature: float, value: float) -> None:
+    def diverging(ids: torch.Tensor) -> torch.Tensor:
+        return counting(ids) * (value if int(ids[-1]) == 3 else 1.0)
+
+    assert continued(diverging, [1], num_tokens=9, room=3, ends=(), temperature=temperature, seed=0) == [2, 3]
+
+
 def test_asking_for_texts_changes_no_bit_of_the_training() -> None:
     texts, ends = [], []
     for run, codec in ((RUN, None), (ASKED, Bytes())):

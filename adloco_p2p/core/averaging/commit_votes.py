@@ -2,7 +2,8 @@
 
 A vote is signed and binds the plan, round, instance, attempt, contributors and digest, so it may travel by any path. A host
 votes only for an average that it took part in making, not for one that it fetched. The majority is that of the planned voters,
-alive or not: there is at most one, unless a voter signs two votes, and then none of its votes counts.
+alive or not: there is at most one, unless a voter signs two votes, and then none of its votes counts. Beside full members the
+votes of members on probation are passed on and not counted (`deciding` in `core/model/electorate.py`).
 
 A vote outlives the process that cast it, the average does not. So a message with a vote also states whether its sender can
 serve the average; an average that a majority voted for is lost once none of its living voters holds it.
@@ -75,14 +76,17 @@ class CommitVotes:
         plan_digest: Digest,
         hosts: Collection[PeerId],
         contributors: Sequence[PeerId],
+        deciding: Collection[PeerId],
         clients: Collection[PeerId],
         voter: Voter,
     ) -> None:
+        """`deciding`: the contributors whose votes count."""
         if set(hosts) == {me}:  # nobody else counts its vote, so after a restart a lone host makes its average again
             voter = replace(voter, kept=None, keep=lambda _vote: ())
         self._me = me
         self._plan_digest = plan_digest
         self._contributors = tuple(contributors)
+        self._deciding = frozenset(deciding)
         self._clients = frozenset(clients)
         self._voter = voter
         self._votes: dict[PeerId, AverageDigest] = {me: voter.kept} if voter.kept is not None else {}
@@ -180,8 +184,9 @@ class CommitVotes:
 
     def tally(self, absent: Collection[PeerId]) -> CommitTally:
         """Count the votes. `absent` are contributors that will no longer vote."""
-        open_ones = [peer for peer in self._contributors if peer not in self._votes and peer not in absent]
-        return CommitTally(votes=self._countable, num_voters=len(self._contributors), num_open=len(open_ones))
+        votes = {peer: vote for peer, vote in self._countable.items() if peer in self._deciding}
+        num_open = len(self._deciding - self._votes.keys() - {*absent})
+        return CommitTally(votes=votes, num_voters=len(self._deciding), num_open=num_open)
 
     def donors(self, choice: Choice) -> list[PeerId]:
         """Return the other hosts that can serve the average."""

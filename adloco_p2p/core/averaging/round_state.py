@@ -74,6 +74,7 @@ class RoundState:
             plan_digest=assignment.plan_digest,
             hosts=assignment.hosts,
             contributors=self.contributors,
+            deciding=assignment.deciding,
             clients=assignment.clients,
             voter=assignment.voter,
         )

@@ -1,10 +1,11 @@
 """The electors after a plan: founders, and members past their probation, that report. Pure functions of the plan."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from adloco_p2p.core.model.certificate import Certificate
 from adloco_p2p.core.model.once import once
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
+from adloco_p2p.core.model.protocol import PROBATION_LIMITED
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import PeerId
 
@@ -49,6 +50,16 @@ def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Seq
     """Return the electors that are not absent from a ballot or, if all of them are, the other members that are not."""
     gone = frozenset(absent)
     return [peer for peer in electorate if peer not in gone] or [peer for peer in roster if peer not in gone]
+
+
+def deciding(workers: Collection[PeerId], plan: RoundPlan) -> frozenset[PeerId]:
+    """Return those of the hosts with work whose votes and reports decide about a round: the full members among them or, if none
+    is one, all. A name on probation must cost a full member nothing, and beside one full member any number of names could
+    otherwise be a majority."""
+    if plan.protocol < PROBATION_LIMITED:
+        return frozenset(workers)
+    full = frozenset(entry.peer for entry in plan.roster if not entry.probation)
+    return full.intersection(workers) or frozenset(workers)
 
 
 def is_emergency(certificate: Certificate, parent: RoundPlan) -> bool:

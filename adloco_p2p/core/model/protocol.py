@@ -12,8 +12,8 @@ NEWEST = 22
 STANDINGS_IN_NOISE = 22
 """The protocol from which the gradient noise of a round takes the standings into account by which it was averaged."""
 PROBATION_LIMITED = 22
-"""The protocol from which members on probation train as a minority only, and hosts without work do not judge who missed an
-average."""
+"""The protocol from which members on probation train as a minority only, and decide nothing beside full members, and hosts
+without work decide nothing about a round."""
 PROTOCOLS = f"protocols {OLDEST} to {NEWEST}" if OLDEST < NEWEST else f"protocol {NEWEST}"
 """The protocols that this version follows, in words."""
 CANNOT_FOLLOW = "protocol"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.electorate import deciding, is_majority
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, keepers_of, members_of
 from adloco_p2p.core.model.report import Report
@@ -98,7 +98,7 @@ class PlanBook:
         sources = {source for merge in plan.merges for source in merge.sources} - {item.instance for item in plan.instances}
         for instance in sources:
             item = before.find(instance) if before is not None else None
-            state = named_state(item, reports, round=plan.round - 2) if item is not None else None
+            state = named_state(item, before, reports) if item is not None and before is not None else None
             if state is not None:
                 self._ended[plan.round, instance] = state
 
@@ -272,7 +272,7 @@ class PlanBook:
         it was cut off, may have reported before it learned of the agreed state and took it: then no peer has what it reported.
         """
         plan, states = self.plans.get(number), self._states(instance, number)
-        planned = self.planned(instance, number)
+        planned = self._deciding(instance, number)
         planned = tuple(peer for peer in planned if peer not in gone) or planned
         is_unreported = not any(peer in states for peer in planned)
         if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
@@ -295,7 +295,7 @@ class PlanBook:
     def is_of_majority(self, instance: InstanceId, number: int, state: Digest) -> bool:
         """Return whether more than half of the planned hosts, dead or alive, reported this state after the round. Fewer prove
         nothing, whatever they claim about it: otherwise one liar could end doubts against the reports of most."""
-        planned, states = self.planned(instance, number), self._states(instance, number)
+        planned, states = self._deciding(instance, number), self._states(instance, number)
         return is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
 
     @staticmethod
@@ -381,6 +381,12 @@ class PlanBook:
         item = self._plan_of(instance, number)
         return item.contributors(number) if item is not None else ()
 
+    def _deciding(self, instance: InstanceId, number: int) -> tuple[PeerId, ...]:
+        """Return those of the hosts that were to contribute whose reports decide."""
+        plan, planned = self.plans.get(number), self.planned(instance, number)
+        kept = deciding(planned, plan) if plan is not None else ()
+        return tuple(peer for peer in planned if peer in kept)
+
     def _hosts_of(self, instance: InstanceId, number: int) -> tuple[PeerId, ...]:
         item = self._plan_of(instance, number)
         return item.peers if item is not None else ()
@@ -391,11 +397,12 @@ class PlanBook:
         return plan.find(instance) if plan is not None else None
 
 
-def named_state(item: InstancePlan, reports: Sequence[Report], *, round: int) -> Digest | None:
-    """Return the state of an instance after this round that the next plan names if it is made from these `reports`: that of
-    more than half of the hosts that had work in the round, as far as the plan after it (`item`) still has them. See
-    `core/planning/round_plan.py`."""
-    workers = {share.peer for share in item.hosts if share.place_before is not None and share.had_work(round)}
+def named_state(item: InstancePlan, plan: RoundPlan, reports: Sequence[Report]) -> Digest | None:
+    """Return the state of an instance (`item` of `plan`) before the plan that its successor names if it is made from these
+    `reports`: that of more than half of the deciding hosts that had work in the round before, as far as the plan still has
+    them. See `core/planning/round_plan.py`."""
+    round = plan.round - 1
+    workers = deciding({share.peer for share in item.hosts if share.place_before is not None and share.had_work(round)}, plan)
     found = [(report.peer, one) for report in reports if report.round == round for one in report.instances]
     counts = Counter(
         one.state_digest for peer, one in found if peer in workers and one.instance == item.instance and not one.is_bare

@@ -9,7 +9,7 @@ Reports are claims of strangers. The effect of one liar among four or more hosts
 applies. Sums use `math.fsum`: the built-in `sum` rounds differently from one Python version to the next, and peers must agree.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil, floor, fsum
 from statistics import median
 
@@ -53,12 +53,14 @@ def pool_round(
     *,
     places: Mapping[PeerId, int],
     standings: Mapping[PeerId, int] = ALL_EQUAL,
+    deciding: Collection[PeerId] | None = None,
 ) -> tuple[NoiseSample | None, str]:
     """Return the gradient noise of one instance in one round, pooled over the hosts that trained, and a text that names the
     statistic, or why there is none. None if the statistics do not suffice.
 
     `claims` holds each host's report about the instance; `plan` is the newest plan of the instance, which bounds claimed
     batches. `places` gives the bit by which claims name each host, `standings` how much its samples count in the average.
+    `deciding`: the hosts that decide on who contributed and on how large the average is; None: all that report.
     """
     trained = {peer: claims[peer] for peer in sorted(claims) if claims[peer].samples > 0 and claims[peer].batch_samples > 0}
     if not trained:
@@ -67,7 +69,7 @@ def pool_round(
     if rules.statistic == "pseudo_gradient" and any(share.spanned(round) for share in plan.hosts if share.peer in places):
         return None, "the average holds updates of several rounds"
     if rules.statistic == "pseudo_gradient":
-        sample, why = pool_pseudo_gradients(plan, claims, round, places, standings)
+        sample, why = pool_pseudo_gradients(plan, claims, round, places, standings, deciding)
         if sample is not None:
             return sample, why
     sample, text = _pool_half_batches(trained, BATCH_CLAIM_FACTOR * plan.effective_batch, round)

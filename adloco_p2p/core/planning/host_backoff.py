@@ -35,19 +35,14 @@ def update_miss_counts(
     joined: Mapping[PeerId, int],
     round: int,
     next_round: int,
-    only_workers: bool = False,
 ) -> tuple[HostShare, ...]:
     """Return the shares, updated by the reports of `round`, for the plan of `next_round`. `joined` is the round in which each
     host got its seat.
 
     A host is in the average, or missed it, if more than half of the reports agree on that; otherwise nothing is known. A host
     without work in that round keeps its count. If a round was void and the hosts contradict each other, the one of them that
-    joined last missed it: otherwise two hosts that cannot reach each other would make all rounds void. `only_workers`: whether
-    only reports of hosts with work in that round count.
+    joined last missed it: otherwise two hosts that cannot reach each other would make all rounds void.
     """
-    if only_workers:
-        workers = {share.peer for share in hosts if share.had_work(round)}
-        claims = {peer: claim for peer, claim in claims.items() if peer in workers}
     had_work = {
         share.peer: _num_naming(share.place_before, claims)
         for share in hosts

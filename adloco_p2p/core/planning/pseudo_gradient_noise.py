@@ -25,7 +25,7 @@ is the coefficient of variation of the steps; it outweighs the noise if H is lar
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, fsum, inf, sqrt
 from statistics import median
@@ -84,20 +84,23 @@ def pool_pseudo_gradients(
     round: int,
     places: Mapping[PeerId, int],
     standings: Mapping[PeerId, int] = ALL_EQUAL,
+    deciding: Collection[PeerId] | None = None,
 ) -> tuple[NoiseSample | None, str]:
     """Return the noise of the round, or None, and why. `standings` are those by which the hosts were averaged.
 
-    Contributors are the hosts that more than half of the reports name. Those of them that did not report are taken to be like
-    the mean of the others, so a lost report costs precision but adds no bias; there is no sample where those that count weigh
-    far less in the average than the others (MIN_RELATIVE_STANDING). With four or more hosts, claims that stand out
+    Contributors are the hosts that more than half of the reports of `deciding` hosts name (None: of all hosts). Those of them
+    that did not report are taken to be like the mean of the others, so a lost report costs precision but adds no bias; there is
+    no sample where those that count weigh far less in the average than the others (MIN_RELATIVE_STANDING). With four or more
+    hosts, claims that stand out
     are treated likewise, at most a quarter of each kind: numbers of steps that are not comparable, and updates by which alone
     the noise would be more than OUTLIER_FACTOR times that by the median one. A host weighs at most as many samples as the
     newest plan gives it. Its batch and its steps count for at most twice the planned ones, its inner product for what
     Cauchy-Schwarz allows; the norm of the average is a median.
     """
-    sets = Counter(claim.contributors for claim in claims.values())
+    heard = claims.keys() if deciding is None else claims.keys() & deciding
+    sets = Counter(claims[peer].contributors for peer in heard)
     named, count = max(sets.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
-    if 2 * count <= len(claims):
+    if 2 * count <= len(heard):
         return None, "the hosts disagree on whose updates are in the average"
     agreeing = {
         peer: (claim, claim.pseudo_gradient)
@@ -109,9 +112,10 @@ def pool_pseudo_gradients(
         for peer, (claim, scalars) in agreeing.items()
         if claim.samples > 0 and claim.batch_samples > 0 and peer in places and named >> places[peer] & 1
     }
-    if len(inside) < 2:
+    norms = [scalars.averaged_sqnorm for peer, (_, scalars) in agreeing.items() if peer in heard]
+    if len(inside) < 2 or not norms:
         return None, "fewer than two hosts reported an update"
-    averaged = median(scalars.averaged_sqnorm for _, scalars in agreeing.values())
+    averaged = median(norms)
     num_hosts = named.bit_count()
     steps = _bounded_steps(inside, plan)
     comparable = _comparable(steps)

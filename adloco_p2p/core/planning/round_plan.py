@@ -16,7 +16,7 @@ from statistics import median_low
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
-from adloco_p2p.core.model.electorate import SILENT_ROUNDS, is_majority, silent_rounds
+from adloco_p2p.core.model.electorate import SILENT_ROUNDS, deciding, is_majority, silent_rounds
 from adloco_p2p.core.model.gradient_statistics import NoiseSample
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
@@ -147,17 +147,17 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     round = previous.round + 1
     is_last = round >= end
     received = received_reports(previous, reports)
-    claims = claims_by_instance(previous, received)
-    places = places_by_instance(previous)
+    claims, places = claims_by_instance(previous, received), places_by_instance(previous)
+    decisive = {item.instance: _decisive(item, previous, claims[item.instance], places) for item in previous.instances}
     left_out = put_on_probation(previous, claims, places)
     seats = next_roster(previous, received, change, rules, left_out=left_out)
     protocol, roster_entries = protocol_after(previous, seats, end=end)
     carried = [
-        _carried(plan, previous, received, claims[plan.instance], rules, places=places[plan.instance])
+        _carried(plan, previous, received, claims[plan.instance], decisive[plan.instance], rules, places=places[plan.instance])
         for plan in previous.instances
     ]
     drafts, forks = _forked([draft for draft, _ in carried], round, end, rules)
-    merges, probe, why = _merges(previous, drafts, received, claims, is_forking=bool(forks), end=end, rules=rules)
+    merges, probe, why = _merges(previous, drafts, received, decisive, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
     may_probe = probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end
     names = [entry.peer for entry in roster_entries]
@@ -252,20 +252,24 @@ def _carried(
     previous: RoundPlan,
     received: Mapping[PeerId, Report],
     claims: Claims,
+    decisive: Claims,
     rules: Rules,
     *,
     places: Mapping[PeerId, int],
 ) -> tuple[InstanceDraft, str]:
     """Return the instance one round later, with cursors moved, statistics pooled, the batch tested and the outer step judged;
-    and the guard's alarm in words."""
+    and the guard's alarm in words. `decisive`: those of the claims that decide about the round."""
     has_standings = previous.protocol >= STANDINGS_IN_NOISE
     standings = {entry.peer: entry.standing for entry in previous.roster} if has_standings else ALL_EQUAL
-    sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places, standings=standings)
+    trained = _of_workers(plan, previous, claims, places)
+    sample, basis = pool_round(
+        plan, previous.round - 1, trained, rules.batch, places=places, standings=standings, deciding=decisive.keys()
+    )
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
     num_diverged = sum(claim.has_diverged for claim in claims.values())
     claimed = plural(len(claims), "host")
     basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {claimed}" if num_diverged else ""
-    requested, shrink_streak, why = _request(plan, previous, claims, sample, history, rules)
+    requested, shrink_streak, why = _request(plan, previous, decisive, sample, history, rules)
     having = {peer for peer, report in received.items() if any(item.instance == plan.instance for item in report.instances)}
     is_lost = not claims and having.isdisjoint({*keepers_of(previous), *plan.peers})
     settled = {*received, *_never_reported(previous)}
@@ -281,14 +285,13 @@ def _carried(
         shrink_streak=shrink_streak,
         history=history,
         state_digest=_agreed_state(plan, previous, claims, places),
-        vector_bytes=_vector_bytes(plan, claims),
+        vector_bytes=_vector_bytes(plan, decisive),
         hosts=update_miss_counts(
             plan.hosts,
-            claims,
+            decisive,
             joined={roster_entry.peer: roster_entry.joined_round for roster_entry in previous.roster},
             round=previous.round - 1,
             next_round=previous.round + 1,
-            only_workers=previous.protocol >= PROBATION_LIMITED,
         ),
     )
     hosts = plan.peers
@@ -333,10 +336,29 @@ def _never_reported(previous: RoundPlan) -> set[PeerId]:
     return {entry.peer for entry in silent if silent_rounds(entry, round) >= SILENT_ROUNDS}
 
 
+def _decisive(
+    plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[InstanceId, Mapping[PeerId, int]]
+) -> Claims:
+    """Return the reports that decide about the round: those of the deciding hosts among those that had work in it."""
+    if previous.protocol < PROBATION_LIMITED:
+        return claims
+    hosts = deciding(had_work(plan, places[plan.instance], previous.round - 1), previous)
+    return {peer: claim for peer, claim in claims.items() if peer in hosts}
+
+
+def _of_workers(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Claims:
+    """Return the reports of the hosts that had work in the round, from which its noise is measured."""
+    if previous.protocol < PROBATION_LIMITED:
+        return claims
+    hosts = had_work(plan, places, previous.round - 1)
+    return {peer: claim for peer, claim in claims.items() if peer in hosts}
+
+
 def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:
-    """Return the state that more than half of the hosts with work in the reported round report; hosts that did not report count
-    in the total. None if there is no such state, so that neither a few hosts nor a tie can make the others fetch theirs."""
-    planned = had_work(plan, places, previous.round - 1)
+    """Return the state that more than half of the deciding hosts with work in the reported round report; hosts that did not
+    report count in the total. None if there is no such state, so that neither a few hosts nor a tie can make the others fetch
+    theirs."""
+    planned = deciding(had_work(plan, places, previous.round - 1), previous)
     named = Counter(claims[peer].state_digest for peer in planned & claims.keys())
     return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(planned))), None)
 
@@ -391,7 +413,7 @@ def _judged_merges(previous: RoundPlan, received: Mapping[PeerId, Report], rules
     if previous.pending is None or is_of_branches(previous.pending):
         return (), []
     probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
-    hosts = {peer for plan in probed for peer in plan.peers}
+    hosts = deciding({peer for plan in probed for peer in plan.peers}, previous)
     verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
     merge = judge(previous.pending, verdicts, rules=rules.merge)
     if merge is None:

@@ -23,6 +23,7 @@ def votes_of(me: PeerId, *clients: PeerId) -> CommitVotes:
         plan_digest=PLAN,
         hosts=(A, B, C, D),
         contributors=(A, B, C, D),
+        deciding=(A, B, C, D),
         clients=clients,
         voter=Voter(sign=lambda payload: sign(me, payload), verify=verify, keep=lambda _: [], kept=None),
     )
@@ -99,7 +100,9 @@ def test_an_average_is_lost_where_no_present_voter_holds_it_and_one_reports_that
     mine, empty = vote(A, "1", A, B, C, D), {peer: replace(vote(peer, "1", A, B, C, D), is_held=False) for peer in (B, C, D)}
     choice = choice_of(mine)
     kept = Voter(sign=lambda payload: sign(A, payload), verify=verify, keep=lambda _: [], kept=mine)
-    votes = CommitVotes(me=A, plan_digest=PLAN, hosts=(A, B, C, D), contributors=(A, B, C, D), clients=(), voter=kept)
+    votes = CommitVotes(
+        me=A, plan_digest=PLAN, hosts=(A, B, C, D), contributors=(A, B, C, D), deciding=(A, B, C, D), clients=(), voter=kept
+    )
     assert not votes.own.is_held, "it was started again"
     votes.received(B, vote(B, "1", A, B, C, D))
     assert not votes.is_lost(choice, ()) and votes.donors(choice) == [B]
@@ -133,6 +136,22 @@ def test_a_host_alone_makes_its_average_again_after_a_restart() -> None:
         return ()
 
     voter = Voter(sign=lambda payload: sign(A, payload), verify=verify, keep=keep, kept=vote(A, "1", A))
-    alone = CommitVotes(me=A, plan_digest=PLAN, hosts=(A,), contributors=(A,), clients=(), voter=voter)
+    alone = CommitVotes(me=A, plan_digest=PLAN, hosts=(A,), contributors=(A,), deciding=(A,), clients=(), voter=voter)
     assert not alone.have_own and alone.cast(vote(A, "2", A)) == [] and not written
-    assert CommitVotes(me=A, plan_digest=PLAN, hosts=(A, B), contributors=(A,), clients=(), voter=voter).have_own
+    assert CommitVotes(me=A, plan_digest=PLAN, hosts=(A, B), contributors=(A,), deciding=(A,), clients=(), voter=voter).have_own
+
+
+def test_votes_of_names_on_probation_are_passed_on_and_not_counted() -> None:
+    """A and B decide, C and D are on probation. Three of four voted for the same average, but only one that decides."""
+    voter = Voter(sign=lambda payload: sign(A, payload), verify=verify, keep=lambda _: [], kept=None)
+    everybody = (A, B, C, D)
+    votes = CommitVotes(
+        me=A, plan_digest=PLAN, hosts=everybody, contributors=everybody, deciding=(A, B), clients=(), voter=voter
+    )
+    votes.cast(vote(A, "1", *everybody))
+    for name in (C, D):
+        votes.received(name, vote(name, "1", *everybody))
+    assert votes.voters == (A, C, D) and votes.tally(()).majority is None and not votes.tally(()).is_hopeless
+    assert votes.tally((B,)).is_hopeless, "C and D cannot stand in for B"
+    votes.received(B, vote(B, "1", *everybody))
+    assert votes.tally(()).majority == choice_of(vote(A, "1", *everybody))

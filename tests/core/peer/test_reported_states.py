@@ -138,7 +138,7 @@ def test_a_peer_names_states_by_the_rule_of_the_plans(seed: int) -> None:
     make = {peer: random.choice((trained, trained, report)) for peer in reporting}
     reports = [make[peer](peer, 0, random.choice((AGREED, AGREED, APART))) for peer in reporting]
     named = next_plan(before, reports, small_rules(5, 9)).instances[0].state_digest
-    assert named_state(before.instances[0], reports, round=0) == named
+    assert named_state(before.instances[0], before, reports) == named
 
 
 def test_the_reports_of_the_last_plan_name_the_state_of_an_instance_that_it_merges_away() -> None:
