@@ -60,7 +60,8 @@ def pool_round(
 
     `claims` holds each host's report about the instance; `plan` is the newest plan of the instance, which bounds claimed
     batches. `places` gives the bit by which claims name each host, `standings` how much its samples count in the average.
-    `deciding`: the hosts that decide on who contributed and on how large the average is; None: all that report.
+    `deciding`: the hosts whose reports decide on who contributed, on how large the average is, and on the halves of batches;
+    None: all that report.
     """
     trained = {peer: claims[peer] for peer in sorted(claims) if claims[peer].samples > 0 and claims[peer].batch_samples > 0}
     if not trained:
@@ -72,7 +73,9 @@ def pool_round(
         sample, why = pool_pseudo_gradients(plan, claims, round, places, standings, deciding)
         if sample is not None:
             return sample, why
-    sample, text = _pool_half_batches(trained, BATCH_CLAIM_FACTOR * plan.effective_batch, round)
+    halved = trained if deciding is None else {peer: claim for peer, claim in trained.items() if peer in deciding}
+    batch = sum(min(claim.batch_samples, BATCH_CLAIM_FACTOR * plan.effective_batch) for claim in trained.values())
+    sample, text = _pool_half_batches(halved, batch, round)
     joint = ", and " if sample is None else ", so it is "
     return sample, f"{why}{joint}{text}" if why else text
 
@@ -83,16 +86,16 @@ def is_untestable(claims: Mapping[PeerId, InstanceReport]) -> bool:
     return bool(batches) and max(batches) <= 1
 
 
-def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], limit: int, round: int) -> tuple[NoiseSample | None, str]:
-    """Pool the halves of all hosts (docs/mathematics.md, 4.2): a mean over hosts, weighted by measured steps. With four or more
-    hosts the outer quarters are left out, so that fewer than a quarter of the hosts cannot move the mean beyond the range of
-    the honest ones."""
+def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], batch: int, round: int) -> tuple[NoiseSample | None, str]:
+    """Pool the halves of these hosts (docs/mathematics.md, 4.2) for the whole batch of the instance: a mean over hosts,
+    weighted by measured steps. With four or more hosts the outer quarters are left out, so that fewer than a quarter of the
+    hosts cannot move the mean beyond the range of the honest ones."""
     halves = [trained[peer].half_batch for peer in sorted(trained)]
     measured = [half for half in halves if half is not None]
     if not measured:
         return None, "no host compared the halves of its batches"
     weights = [float(min(half.num_steps, _MAX_COUNT)) for half in measured]
-    batch = max(1, min(sum(min(claim.batch_samples, limit) for claim in trained.values()), _MAX_COUNT))
+    batch = max(1, min(batch, _MAX_COUNT))
     noise = max(0.0, _trimmed_mean([half.covariance_trace for half in measured], weights)) / batch
     signal = _trimmed_mean([half.true_sqnorm for half in measured], weights)
     sample = NoiseSample(

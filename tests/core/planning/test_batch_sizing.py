@@ -143,6 +143,17 @@ def test_micro_batch_statistics_are_weighted_by_steps() -> None:
     assert sample.signal == pytest.approx(1.5)
 
 
+def test_halves_are_those_of_the_deciding_hosts_and_stand_for_the_whole_batch() -> None:
+    claims = {
+        peer(0): instance_report(batch=4, half=half_batch(trace=10.0, signal=2.0, num_steps=3)),
+        peer(1): instance_report(batch=4, half=half_batch(trace=1e9, signal=0.0, num_steps=1)),
+    }
+    rules = BatchRules(statistic="micro_batch")
+    sample, why = pool_round(PLAN, 0, claims, rules, places=PLACES, deciding=[peer(0)])
+    assert sample is not None and why == "measured between the halves of the batches of 1 host"
+    assert (sample.noise, sample.signal, sample.batch_samples) == (pytest.approx(10.0 / 8), 2.0, 8)
+
+
 def test_negative_estimates_stay_usable() -> None:
     claims = {peer(0): instance_report(half=half_batch(trace=-4.0, signal=-3.0))}
     sample, _ = pool_round(PLAN, 0, claims, BatchRules(statistic="micro_batch"), places=PLACES)
