@@ -32,9 +32,9 @@ Planned last, before any of its runs, with five seeds: two instances, forked and
 
 Intervals corrected for all seven planned comparisons, PRICES, were added long after.
 
-Exploratory, and last of all, with five seeds: a ramp by doubling beside the linear one; and a constant batch of 64 whose
-warm-up takes as many samples as that of DiLoCo with 16, a quarter of the steps, to see whether a long warm-up holds large
-constant batches back.
+Exploratory, and last of all, with five seeds: a ramp by doubling, which takes as many rounds as Seesaw; and a constant batch of
+64 whose warm-up takes as many samples as that of DiLoCo with 16, a quarter of the steps, to see whether a long warm-up holds
+large constant batches back.
 """
 
 import argparse
@@ -101,7 +101,7 @@ PRICES = (
 )
 """The test and the schedule that take about as many rounds, the dearer price first; then a constant batch beside a ramp, and
 two instances beside one."""
-OTHERS = ((DOUBLING, LINEAR), (EARLY, f"DiLoCo B {LARGEST} H {H}"), (EARLY, STEEP))
+OTHERS = ((DOUBLING, SEESAW), (SLOW_LOW, DOUBLING), (EARLY, f"DiLoCo B {LARGEST} H {H}"), (EARLY, STEEP))
 """The exploratory pairs."""
 
 
