@@ -797,6 +797,7 @@ def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(
     for name, run in (("open", is_open), ("closed", is_closed)):
         with closing(Workdir.open(tmp_path / name)) as workdir:
             workdir.adopt(replace(run, author=PeerId("12D3KooW" + "1" * 44)))
+        Identity.load_or_create(tmp_path / name / "identity.key")
         keep_address(tmp_path / name, f"adloco://{'a' * 64},/ip4/127.0.0.1/tcp/1/p2p/12D3KooW{'1' * 44}")
     assert main(["invite", "--workdir", str(tmp_path / "open")]) == 0
     said = capsys.readouterr()
@@ -804,6 +805,9 @@ def test_an_open_run_prints_its_link_to_every_peer_and_another_only_to_a_signer(
     assert main(["invite", "--workdir", str(tmp_path / "closed")]) == 2
     refused = capsys.readouterr().err
     assert "E222" in refused and "a peer that a signer has added" in refused and "adloco-peer signers --add" in refused
+    (tmp_path / "closed" / "identity.key").unlink()
+    assert main(["invite", "--workdir", str(tmp_path / "closed")]) == 4
+    assert "E406" in capsys.readouterr().err and not (tmp_path / "closed" / "identity.key").exists()
 
 
 def test_a_run_whose_link_is_printed_can_be_asked_for_its_members_before_its_first_plan(
