@@ -99,7 +99,7 @@ def _has_what_resume_ends(signer: Signer) -> bool:
 
 
 def _pauses_already(signer: Signer) -> bool:
-    """Return whether the run rests from the next round on, by the last plan, and no order of this directory waits."""
+    """Return whether the run rests from the next round on, by the last plan, and no order to resume or to end it waits."""
     course = signer.ledger.plans[-1].course
     waiting = {statement.action for statement in read_statements(signer.workdir).values()}
     return is_paused_at(course, signer.round + 1) and not {"resume", "stop"} & waiting

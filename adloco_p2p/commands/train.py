@@ -110,6 +110,10 @@ def _identified(run: RunConfig) -> RunConfig:
     if not run.packages:
         run = replace(run, packages=packages_of(run))
     check_packages(run)
+    if run.tokenizer.source != "bytes" and not run.tokenizer.digest:
+        from adloco_p2p.data.tokenizer import tokenizer_digest
+
+        run = replace(run, tokenizer=replace(run.tokenizer, digest=tokenizer_digest(run.tokenizer)))
     if run.model.pretrained is not None and not run.model.digest:
         from adloco_p2p.storage.workdir import exported
         from adloco_p2p.training.pretrained import weights_digest
@@ -127,11 +131,6 @@ def _identified(run: RunConfig) -> RunConfig:
         run = replace(
             run, model=replace(run.model, digest=digest, parent=parent.run if parent is not None else "", files=files)
         )
-    if run.tokenizer.source != "bytes" and not run.tokenizer.digest:
-        # after the model, whose directory has the tokenizer, too, so that an error names model.pretrained
-        from adloco_p2p.data.tokenizer import tokenizer_digest
-
-        run = replace(run, tokenizer=replace(run.tokenizer, digest=tokenizer_digest(run.tokenizer)))
     if run.data.source != "hub" and not run.data.digest:
         from adloco_p2p.data.source import files_digest
 

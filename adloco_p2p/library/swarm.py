@@ -87,7 +87,7 @@ class Swarm:
 
         Raises ConfigError for settings and parameters that cannot be used.
         """
-        if not target or not isinstance(target, str | Path | Mapping):
+        if target == "" or not isinstance(target, str | Path | Mapping):
             raise ConfigError(
                 f"Swarm({target!r}, ...): accepted: a join link, the path of a configuration, or settings by their names",
                 code="E233",

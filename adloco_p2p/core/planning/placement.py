@@ -92,8 +92,7 @@ def place_hosts(
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
     claimed = [roster_entry.speed for roster_entry in staying]
     speeds = dict(zip([roster_entry.peer for roster_entry in staying], credible_speeds(claimed), strict=True))
-    hosts = _allocated(drafts, staying, turns.max_hosts, protocol)
-    unplaced = [entry.peer for entry in staying if not any(entry.peer in some for some in hosts.values())]
+    hosts, unplaced = _allocated(drafts, staying, turns.max_hosts, protocol)
     receivers = _receivers(hosts, drafts, [*turns.bench, *unplaced], turns.max_hosts)
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
     trainers = _trainers(drafts, hosts, staying, starting if is_plain else (), round, rules, periods)
@@ -121,27 +120,28 @@ def place_hosts(
 
 def _allocated(
     drafts: Sequence[InstanceDraft], staying: Sequence[RosterEntry], max_hosts: int, protocol: int
-) -> Mapping[InstanceId, Sequence[PeerId]]:
-    """Return the hosts of each instance. Full members are distributed first, as if they were alone, so that no number of names
-    on probation takes an instance for itself; then each member on probation, in the order of the seats, gets the instance that
-    it has or that lacks most hosts, as far as a request has a sample for it."""
+) -> tuple[Mapping[InstanceId, Sequence[PeerId]], list[PeerId]]:
+    """Return the hosts of each instance, and members that get none. Full members are distributed first, as if they were alone,
+    so that no number of names on probation takes an instance for itself; then each member on probation, in the order of the
+    seats, gets the instance that it has or that lacks most hosts, as far as a request has a sample for it."""
     requests = {draft.plan.instance: draft.plan.requested_batch for draft in drafts}
     holders = {draft.plan.instance: draft.holders for draft in drafts}
-    on_probation = [entry for entry in staying if entry.probation] if protocol >= PROBATION_LIMITED else []
-    first = [entry for entry in staying if entry not in on_probation] or staying
+    full = [entry for entry in staying if not entry.probation] if protocol >= PROBATION_LIMITED else []
+    first = full or staying
     hosts = allocate_hosts(
         requests, {entry.peer: entry.capacity.max_instances for entry in first}, holders, max_hosts=max_hosts
     )
-    if first is staying or not on_probation:
-        return hosts
-    seated = {instance: list(some) for instance, some in hosts.items()}
+    seated, unplaced = {instance: list(some) for instance, some in hosts.items()}, []
+    on_probation = [entry for entry in staying if entry.probation] if full else []
     for entry in sorted(on_probation, key=lambda entry: (entry.joined_round, entry.peer)):
         room = {i: min(max_hosts, max(MIN_HOSTS, requests[i])) - len(some) for i, some in seated.items()}
         open_ones = [instance for instance in sorted(room) if room[instance] > 0]
         held = [instance for instance in open_ones if entry.peer in holders[instance]]
         if open_ones:
             seated[max(held or open_ones, key=lambda instance: (room[instance], -instance))].append(entry.peer)
-    return {instance: tuple(sorted(some)) for instance, some in seated.items()}
+        else:
+            unplaced.append(entry.peer)
+    return {instance: tuple(sorted(some)) for instance, some in seated.items()}, unplaced
 
 
 def _expected_seconds(times: Sequence[float]) -> float:
