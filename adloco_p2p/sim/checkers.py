@@ -26,7 +26,7 @@ from adloco_p2p.core.model.run_progress import proven_samples
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.orders import signers_and_course
-from adloco_p2p.sim.votes import counted_of, deciding, votes_of
+from adloco_p2p.sim.votes import counted_of, electors_of, votes_of
 
 BEATS_PER_LIFE = 10_000_000
 """The range of the beats of one process."""
@@ -375,7 +375,7 @@ class Checkers:
         """Return 1 if the electors prefer the side of the fork that won, -1 if they prefer the other one, 0 for neither."""
         if not switched.lost:
             return 0
-        electors = deciding(switched.fork)
+        electors = electors_of(switched.fork)
         sides = [
             {cast.peer for cast in side[0].certificate.votes if not cast.abstains} for side in (switched.lost, switched.won)
         ]

@@ -22,7 +22,7 @@ from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
-from adloco_p2p.sim.votes import counted_of, deciding, votes_of
+from adloco_p2p.sim.votes import counted_of, electors_of, votes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class Healing:
             about = branch_state.fork, branch_state.branch
             votes, abstained = votes_of(proof.certificate, about=about, counted=counted, verify=self._verify)
             if proof.branch == branch_state.branch and 2 * len(votes) > len(counted) - len(abstained):
-                parts.append(len((votes - here - always).intersection(deciding(fork))) / len(deciding(fork)))
+                parts.append(len((votes - here - always).intersection(electors_of(fork))) / len(electors_of(fork)))
         return max(parts)
 
 

@@ -18,7 +18,7 @@ from adloco_p2p.core.agreement.known_peers import MAX_KNOWN
 from adloco_p2p.core.averaging.commit_votes import Choice, choice_of
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.electorate import deciding
+from adloco_p2p.core.model.electorate import deciding_contributors
 from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.messages import AverageDigest, CommitVoted, Leave
@@ -131,8 +131,7 @@ class PeerCheckers:
         plan = self._heads[peer].get(round)
         if plan is None or peer in self._liars:
             return
-        shares = self._plans[plan].instance(instance).hosts
-        contributors = deciding([share.peer for share in shares if share.contributes(round)], self._plans[plan])
+        contributors = deciding_contributors(self._plans[plan], instance)
         votes = self._votes.get((round, instance, average), {})
         voters = {*votes, peer, *self._liars} & contributors
         if self._disturbed_at.get(peer, -1e9) >= min(self._began_at[plan], votes.get(peer, math.inf)):

@@ -8,7 +8,7 @@ from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import Digest, PeerId
 
 
-def deciding(plan: RoundPlan) -> list[PeerId]:
+def electors_of(plan: RoundPlan) -> list[PeerId]:
     """Return the electors of the successor: founders and members past their probation, if they reported one of the last four
     rounds. Keepers are electors only if there is nobody else."""
     seats = [seat for seat in plan.roster if not seat.capacity.is_keeper] or plan.roster
@@ -30,7 +30,7 @@ def counted_of(parent: RoundPlan, certificate: Certificate) -> list[PeerId]:
     """Return the members that decide on the successor of the parent, without those that the certificate calls absent; if none
     of them is left, the other members."""
     members = [roster_entry.peer for roster_entry in parent.roster if roster_entry.peer not in certificate.absent]
-    return [peer for peer in deciding(parent) if peer in members] or members
+    return [peer for peer in electors_of(parent) if peer in members] or members
 
 
 def votes_in(certificate: Certificate, about: tuple[Digest, Digest]) -> list[Vote]:

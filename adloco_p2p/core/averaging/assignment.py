@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.failed_attempts import FailedAttempts
-from adloco_p2p.core.model.electorate import deciding
+from adloco_p2p.core.model.electorate import deciding_contributors
 from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.rules import WorkRules
@@ -55,7 +55,7 @@ class Assignment:
     @property
     def deciding(self) -> frozenset[PeerId]:
         """The contributors whose commit votes count."""
-        return deciding(self.contributors, self.plan)
+        return deciding_contributors(self.plan, self.instance)
 
     @property
     def transfer_seconds(self) -> float:

@@ -298,11 +298,13 @@ class Attempts:
     # --- starts by others --------------------------------------------------------------------------------------------
 
     def is_well_formed(self, leader: PeerId, start: AttemptStart) -> bool:
-        """Return whether the members are contributors in order, and include the leader and all members with partial steps."""
+        """Return whether the members are contributors in order, include the leader and all members with partial steps, and can
+        commit an average. A leader could otherwise make each host spend its one vote on an average of two."""
         members = tuple(peer for peer in self._contributors if peer in start.members)
         partial = dict(start.partial_steps)
         in_order = tuple((peer, partial[peer]) for peer in members if peer in partial)
-        return members == start.members and leader in members and in_order == start.partial_steps
+        is_in_order = members == start.members and leader in members and in_order == start.partial_steps
+        return is_in_order and self._hosts.can_commit(members)
 
     def is_news(self, start: AttemptStart) -> bool:
         """Return whether the partial steps are valid and the attempt is newer than the one known here. Of two attempts with one
@@ -332,10 +334,6 @@ class Attempts:
     def counts_otherwise(self, peer: PeerId, steps: int) -> bool:
         """Return whether the current attempt counts other inner steps of the member than it contributes (0: as planned)."""
         return peer in self.current.members and dict(self.current.partial_steps).get(peer, 0) != steps
-
-    def is_worth_waiting(self, start: AttemptStart) -> bool:
-        """Return whether the members are more than half of the remaining hosts: fewer decide nothing for an outsider."""
-        return 2 * len(start.members) > len(self._hosts.remaining)
 
     def is_called_for(self, leader: PeerId, now: float) -> bool:
         """Return whether the running attempt is given up for one of this leader: a member has reported a failure, or its report

@@ -3,7 +3,7 @@
 A vote is signed and binds the plan, round, instance, attempt, contributors and digest, so it may travel by any path. A host
 votes only for an average that it took part in making, not for one that it fetched. The majority is that of the planned voters,
 alive or not: there is at most one, unless a voter signs two votes, and then none of its votes counts. Beside full members the
-votes of members on probation are passed on and not counted (`deciding` in `core/model/electorate.py`).
+votes of members on probation are passed on and not counted (`deciding_hosts` in `core/model/electorate.py`).
 
 A vote outlives the process that cast it, the average does not. So a message with a vote also states whether its sender can
 serve the average; an average that a majority voted for is lost once none of its living voters holds it.

@@ -58,6 +58,7 @@ class HostViews:
         """The members that made attempts fail again and again; see `FailedAttempts.repeated`."""
         self._me = assignment.me
         self._contributors = assignment.contributors
+        self._deciding = assignment.deciding
         self._clients = assignment.clients
         self._views = {peer: HostView() for peer in assignment.hosts}
 
@@ -125,10 +126,17 @@ class HostViews:
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether an attempt of another contributor failed because of this host, and the others are a majority."""
-        others = [peer for peer in self._contributors if peer != self._me and peer not in self.absent]
+        """Whether an attempt of another contributor failed because of this host, and the others can commit one."""
         is_accused = any(view.accuses_this_host for view in self._views.values())
-        return is_accused and is_majority(len(others), len(self._contributors))
+        return is_accused and self.can_commit(self._deciding - self.absent - {self._me})
+
+    def can_commit(self, members: Collection[PeerId]) -> bool:
+        """Return whether an average of these members can get a majority of the commit votes that count."""
+        return is_majority(len(self._deciding.intersection(members)), len(self._deciding))
+
+    def are_minority(self, peers: Collection[PeerId]) -> bool:
+        """Return whether these are less than half of the contributors, and of those that decide."""
+        return all(2 * len(whole.intersection(peers)) < len(whole) for whole in (frozenset(self._contributors), self._deciding))
 
     def partial_steps(self, members: Iterable[PeerId]) -> tuple[tuple[PeerId, int], ...]:
         """Return the inner steps of the members that contribute fewer than planned."""
@@ -152,22 +160,21 @@ class HostViews:
 
     def accuse(self, accuser: PeerId, peers: Sequence[PeerId]) -> None:
         """Note that an attempt of `accuser` failed because of these peers, by its report. One report leaves out less than half
-        of the remaining hosts, and all reports of the round together less than half of the contributors, so that the others can
-        still make an average of a majority. Hosts that have voted join no further attempt anyway and do not count here. The
-        accuser itself is left out if it names itself, or if it names this host, with which it joins no attempt again, as long
-        as less than half do: otherwise two leaders that each have such a member would start attempts in turn for ever."""
+        of the remaining hosts, and all reports of the round together a minority, so that the others can still make an average
+        of a majority. Hosts that have voted join no further attempt anyway and do not count here. The accuser itself is left
+        out if it names itself, or if it names this host, with which it joins no attempt again, as long as a minority does:
+        otherwise two leaders that each have such a member would start attempts in turn for ever."""
         voted = frozenset(peer for peer, view in self._views.items() if view.has_voted)
         accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser) - voted
         in_round = accused.union(self._accused) - voted
-        if 2 * len(accused) < len(self.remaining) and 2 * len(in_round) < len(self._contributors):
+        if 2 * len(accused) < len(self.remaining) and self.are_minority(in_round):
             self._views[accuser].accused |= accused
         if accuser not in self._contributors:
             return
         view = self._views[accuser]
         view.accuses_this_host = view.accuses_this_host or self._me in peers
-        accusers = sum(view.accuses_this_host for view in self._views.values())
-        refuses = self._me in peers and 2 * accusers < len(self._contributors)
-        if accuser in peers or refuses:
+        accusers = [peer for peer, view in self._views.items() if view.accuses_this_host]
+        if accuser in peers or (self._me in peers and self.are_minority(accusers)):
             self.suspect([accuser])
 
     def skip_leader(self) -> None:

@@ -2,14 +2,15 @@
 
 The rules that make an outer step safe:
 
-- Only a COMMITTED average is applied. An average is committed when a majority of the round's planned contributors sign a vote
-  for it; each votes once, for an average that it took part in making.
+- Only a COMMITTED average is applied. An average is committed when a majority of the round's planned contributors whose votes
+  count (`deciding_contributors` in `core/model/electorate.py`) sign a vote for it; each votes once, for an average that it
+  took part in making.
 - If no average can get a majority any more, the round is VOID: no host takes an outer step. Hosts keep their local parameters,
   and the next pseudo-gradient spans both rounds. A host that can be in no average of a majority casts a void vote.
 - A failed attempt is repeated by the hosts that remain, under a new key, so that two sets of members never meet. The living
   contributor with the smallest id leads the retry and names its members. If it stays silent, the next one leads.
-- A host joins no attempt with a host that failed one in its own sight, under any leader, and reports that. Of two attempts
-  with one number the same one counts everywhere.
+- A host joins no attempt with a host that failed one in its own sight, under any leader, and reports that; and none whose
+  members cannot commit an average. Of two attempts with one number the same one counts everywhere.
 - A host that was left out, or whose result was lost, fetches the committed average from a holder. A host that has voted joins
   no attempt; so a host that waits in an attempt queries its members now and then for their votes.
 - A pseudo-gradient that is not in the committed average is dropped, never applied as if it were.
@@ -261,7 +262,7 @@ class OuterRound(RoundState):
             return self._refuse_unreliable(sender, message)
         if is_member and (objection := self._objection(sender, message, failed_here)):
             return objection
-        if sender in failed_here or not (is_member or self.attempts.is_worth_waiting(message)):
+        if sender in failed_here:
             return []
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
             self.attempts.postpone(message, sender)
@@ -334,19 +335,19 @@ class OuterRound(RoundState):
         return is_training and not (self.is_ahead or self.is_carried or self.votes.have_own)
 
     def _note_waiting(self, sender: PeerId, now: float) -> list[Effect]:
-        """Note that the sender has done its inner steps. If more than half of the contributors have, and this host began so
-        late that they would wait for it, it ends its inner steps early or declines. Since others may be late, too, each host
-        judges by those that wait."""
+        """Note that the sender has done its inner steps. If most of those that decide have, and this host began so late that
+        they would wait for it, it ends its inner steps early or declines. Since others may be late, too, each host judges by
+        those that wait."""
         if not self._may_decline or sender not in self.contributors:
             return []
         self.hosts[sender].is_waiting = True
         present = self.hosts.present
         waiting = {s.peer: s.samples for s in self.instance_plan.hosts if s.peer in present and self.hosts[s.peer].is_waiting}
-        num_planned = len(self.contributors)
-        if self.assignment.work.quorum is None or not is_majority(len(waiting), num_planned):
+        deciding, num_deciding = self.deciding.intersection(waiting), len(self.deciding)
+        if self.assignment.work.quorum is None or not is_majority(len(deciding), num_deciding):
             return []
         elapsed = now - self.phase_since
-        late = lateness_seconds(self.plan, self.me, waiting, num_planned=num_planned, elapsed_seconds=elapsed)
+        late = lateness_seconds(self.plan, self.me, deciding, num_planned=num_deciding, elapsed_seconds=elapsed)
         steps = int(self.share.inner_steps * elapsed / (elapsed + late)) if late > 0 else self.share.inner_steps
         is_doubtful = self.assignment.was_passed_over
         if late > PARTIAL_SECONDS and self.attempts.is_partial(self.me, steps) and not is_doubtful:
@@ -417,7 +418,7 @@ class OuterRound(RoundState):
             self.next_deadline = now + TAKEOVER_SECONDS
             if not self.attempts.is_leader:
                 return []
-        if not is_majority(len(self.hosts.remaining), len(self.contributors)):
+        if not self.hosts.can_commit(self.hosts.remaining):
             return self._commit.vote_void(now)
         if self.hosts.is_left_behind and self._gave_way_in != self.attempts.current.number:
             # others lead one without this host, and would join its attempt instead

@@ -32,7 +32,7 @@ class RoundState:
         self.instance = assignment.instance
         self.instance_plan = assignment.instance_plan
         self.share = assignment.share
-        self.contributors = assignment.contributors
+        self.contributors, self.deciding = assignment.contributors, assignment.deciding
         assert self.contributors, "a plan gives every live instance work"
         self.is_trainer = self.share.samples > 0 and not assignment.is_late
         self.is_contributor = self.is_trainer and self.share.contributes(self.round)
@@ -74,7 +74,7 @@ class RoundState:
             plan_digest=assignment.plan_digest,
             hosts=assignment.hosts,
             contributors=self.contributors,
-            deciding=assignment.deciding,
+            deciding=self.deciding,
             clients=assignment.clients,
             voter=assignment.voter,
         )
@@ -254,15 +254,19 @@ class RoundState:
         self, member: PeerId, suspects: Collection[PeerId], because: PeerId | None, *, is_partial: bool = False
     ) -> None:
         """Note the report of a member, or of this host, that the current attempt is over. The report may be about a later
-        attempt whose start did not come here; then it ends this one. A majority of the contributors always stays reliable."""
+        attempt whose start did not come here; then it ends this one. A majority of the contributors, and of those that decide,
+        always stays reliable."""
         ended = Ended(
             suspects=frozenset(suspects).intersection(self.attempts.current.members) - {member},
             because=because if because in self.contributors else None,
             is_partial=is_partial,
         )
         self.assignment.failed_attempts.note(self.round, self.instance, self.attempts.current.number, member, ended)
-        repeated = self.assignment.failed_attempts.repeated(self.round, self.instance)
-        self.hosts.unreliable = repeated[: (len(self.contributors) - 1) // 2]
+        unreliable: list[PeerId] = []
+        for peer in self.assignment.failed_attempts.repeated(self.round, self.instance):
+            if self.hosts.are_minority([*unreliable, peer]):
+                unreliable.append(peer)
+        self.hosts.unreliable = tuple(unreliable)
 
     def end_here(self, suspects: tuple[PeerId, ...], because: PeerId | None, *, is_partial: bool = False) -> list[Effect]:
         """End the current attempt for this host, and return its report of that."""

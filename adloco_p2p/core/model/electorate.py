@@ -7,7 +7,7 @@ from adloco_p2p.core.model.once import once
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan
 from adloco_p2p.core.model.protocol import PROBATION_LIMITED
 from adloco_p2p.core.model.roster_entry import RosterEntry
-from adloco_p2p.core.model.scalars import PeerId
+from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 SILENT_ROUNDS = 4
 """A member that misses this many reports in a row is no elector until it reports again."""
@@ -52,7 +52,7 @@ def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Seq
     return [peer for peer in electorate if peer not in gone] or [peer for peer in roster if peer not in gone]
 
 
-def deciding(workers: Collection[PeerId], plan: RoundPlan) -> frozenset[PeerId]:
+def deciding_hosts(workers: Collection[PeerId], plan: RoundPlan) -> frozenset[PeerId]:
     """Return those of the hosts with work whose votes and reports decide about a round: the full members among them or, if none
     is one, all. A name on probation must cost a full member nothing, and beside one full member any number of names could
     otherwise be a majority."""
@@ -60,6 +60,11 @@ def deciding(workers: Collection[PeerId], plan: RoundPlan) -> frozenset[PeerId]:
         return frozenset(workers)
     full = frozenset(entry.peer for entry in plan.roster if not entry.probation)
     return full.intersection(workers) or frozenset(workers)
+
+
+def deciding_contributors(plan: RoundPlan, instance: InstanceId) -> frozenset[PeerId]:
+    """Return the contributors to the instance's average of the plan's round whose commit votes and reports decide."""
+    return deciding_hosts(plan.instance(instance).contributors(plan.round), plan)
 
 
 def is_emergency(certificate: Certificate, parent: RoundPlan) -> bool:

@@ -77,9 +77,8 @@ class HostShare:
         return self.samples > 0 and is_due(self.averages_every, round)
 
     def had_work(self, round: int) -> bool:
-        """Return whether the host worked for the average of the plan before, which is of this round; assumes that it was a host
-        then."""
-        return self.works_from <= round and is_due(self.every_before, round)
+        """Return whether the host worked for the average of the plan before, which is of this round."""
+        return self.place_before is not None and self.works_from <= round and is_due(self.every_before, round)
 
     def spanned(self, round: int) -> bool:
         """Return whether the host's pseudo-gradient in the average of the plan before, which is of this round, spans several
@@ -161,6 +160,10 @@ class InstancePlan:
     def contributors(self, round: int) -> tuple[PeerId, ...]:
         """Return the hosts whose pseudo-gradients belong in the average of the plan's round."""
         return tuple(share.peer for share in self.hosts if share.contributes(round))
+
+    def workers_before(self, round: int) -> frozenset[PeerId]:
+        """Return the hosts that worked for the average of the plan before, which is of this round."""
+        return frozenset(share.peer for share in self.hosts if share.had_work(round))
 
     @property
     def least_steps(self) -> int:

@@ -43,7 +43,7 @@ def drawn_look(state: Digest, plan: InstancePlan, roster: Sequence[RosterEntry],
     outer step, as for `measurers`. The draw respects that two peers in client mode cannot fetch from each other.
     """
     seats = {entry.peer: entry for entry in roster}
-    workers = [share for share in plan.hosts if share.place_before is not None and share.had_work(round)]
+    workers = [share for share in plan.hosts if share.had_work(round)]
     full = [share.peer for share in workers if share.peer in seats and not seats[share.peer].probation]
     subjects = [share.peer for share in workers if not share.spanned(round)]
     if len(full) < LEAST_FULL or not subjects:

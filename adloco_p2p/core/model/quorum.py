@@ -115,10 +115,10 @@ def lateness_seconds(
 ) -> float:
     """Return how much longer than planned the hosts in `waiting` have to wait for this one's inner steps, by measured speeds.
 
-    Half of the `num_planned` contributors wait, and by the plan need `common` seconds or more. If fewer than half lie about
-    their speed, one of these hosts is honest, and it is done, so the round has lasted that long. This host has worked for less
-    by the result, or by less than that if it needs less than `common` itself. 0 if its speed, or the speeds of too many others,
-    are unknown.
+    Half of the `num_planned` contributors that decide wait, and by the plan need `common` seconds or more. If fewer than half
+    lie about their speed, one of these hosts is honest, and it is done, so the round has lasted that long. This host has
+    worked for less by the result, or by less than that if it needs less than `common` itself. 0 if its speed, or the speeds of
+    too many others, are unknown.
     """
     speeds = {entry.peer: entry.speed for entry in plan.roster}
     needed = {peer: samples / speeds[peer] for peer, samples in _planned_samples(plan).items() if speeds.get(peer, 0.0) > 0}

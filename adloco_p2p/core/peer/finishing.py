@@ -10,7 +10,7 @@ from math import isfinite
 
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.effects import Effect, Stop
-from adloco_p2p.core.model.electorate import deciding
+from adloco_p2p.core.model.electorate import deciding_hosts
 from adloco_p2p.core.model.messages import RunComplete
 from adloco_p2p.core.model.plan import RoundPlan, roster_of
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
@@ -238,6 +238,6 @@ def voters_of(book: PlanBook, plan: RoundPlan) -> list[PeerId]:
     joining; without any, all members."""
     before = book.get(plan.round - 1)
     worked = {share.peer for item in (before.instances if before else ()) for share in item.hosts if share.samples > 0}
-    worked = {*deciding(worked, plan)}
+    voters = deciding_hosts(worked, plan)
     members = [entry.peer for entry in sorted(plan.roster, key=lambda entry: (entry.joined_round, entry.peer))]
-    return [peer for peer in members if peer in worked] or members
+    return [peer for peer in members if peer in voters] or members

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.electorate import deciding, is_majority
+from adloco_p2p.core.model.electorate import deciding_contributors, deciding_hosts, is_majority
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, keepers_of, members_of
 from adloco_p2p.core.model.report import Report
@@ -272,7 +272,7 @@ class PlanBook:
         it was cut off, may have reported before it learned of the agreed state and took it: then no peer has what it reported.
         """
         plan, states = self.plans.get(number), self._states(instance, number)
-        planned = self._deciding(instance, number)
+        planned = self.deciding(instance, number)
         planned = tuple(peer for peer in planned if peer not in gone) or planned
         is_unreported = not any(peer in states for peer in planned)
         if plan is not None and is_unreported and self._have_none(planned, instance, number, gone):
@@ -295,7 +295,7 @@ class PlanBook:
     def is_of_majority(self, instance: InstanceId, number: int, state: Digest) -> bool:
         """Return whether more than half of the planned hosts, dead or alive, reported this state after the round. Fewer prove
         nothing, whatever they claim about it: otherwise one liar could end doubts against the reports of most."""
-        planned, states = self._deciding(instance, number), self._states(instance, number)
+        planned, states = self.deciding(instance, number), self._states(instance, number)
         return is_majority(sum(states.get(peer) == state for peer in planned), len(planned))
 
     @staticmethod
@@ -381,11 +381,10 @@ class PlanBook:
         item = self._plan_of(instance, number)
         return item.contributors(number) if item is not None else ()
 
-    def _deciding(self, instance: InstanceId, number: int) -> tuple[PeerId, ...]:
+    def deciding(self, instance: InstanceId, number: int) -> tuple[PeerId, ...]:
         """Return those of the hosts that were to contribute whose reports decide."""
-        plan, planned = self.plans.get(number), self.planned(instance, number)
-        kept = deciding(planned, plan) if plan is not None else ()
-        return tuple(peer for peer in planned if peer in kept)
+        plan = self.plans.get(number)
+        return () if plan is None or plan.find(instance) is None else tuple(sorted(deciding_contributors(plan, instance)))
 
     def _hosts_of(self, instance: InstanceId, number: int) -> tuple[PeerId, ...]:
         item = self._plan_of(instance, number)
@@ -402,7 +401,7 @@ def named_state(item: InstancePlan, plan: RoundPlan, reports: Sequence[Report]) 
     `reports`: that of more than half of the deciding hosts that had work in the round before, as far as the plan still has
     them. See `core/planning/round_plan.py`."""
     round = plan.round - 1
-    workers = deciding({share.peer for share in item.hosts if share.place_before is not None and share.had_work(round)}, plan)
+    workers = deciding_hosts(item.workers_before(round), plan)
     found = [(report.peer, one) for report in reports if report.round == round for one in report.instances]
     counts = Counter(
         one.state_digest for peer, one in found if peer in workers and one.instance == item.instance and not one.is_bare

@@ -233,15 +233,15 @@ class PeerState:
         return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
 
     def is_doubtful_without(self, plan: RoundPlan, instance: InstanceId) -> bool:
-        """Return whether others could be left in doubt about the average of the round if this peer goes. That is so if this
-        peer was to help make it and has not, and most of those that were to are out: this peer, gone peers, and those that
-        announce that they leave. The living hosts could not know whether these made one."""
-        outer, planned = self.round_of(plan.round, instance), self.book.planned(instance, plan.round)
+        """Return whether others could be left in doubt about the average of the round if this peer goes. That is so if its vote
+        on it counts and is not cast, and most of those whose votes count are out: this peer, gone peers, and those that are
+        about to leave. The living hosts could not know whether these made one."""
+        outer, deciding = self.round_of(plan.round, instance), self.book.deciding(instance, plan.round)
         is_open = plan.round >= self.opened if outer is None else not (outer.has_voted or outer.is_past)
         is_open = is_open and self.held.get(instance, plan.round) <= plan.round and not plan.is_last
         out = {self.me, *self.gone, *self.book.leaving}
-        absent = [peer for peer in planned if peer in out]
-        is_lost = self.me in planned and is_majority(len(absent), len(planned))
+        absent = [peer for peer in deciding if peer in out]
+        is_lost = self.me in deciding and is_majority(len(absent), len(deciding))
         return is_open and is_lost and bool(self.book.successors(instance, plan.round, self.gone))
 
     def is_deserted(self, outer: OuterRound) -> bool:

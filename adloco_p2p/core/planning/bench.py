@@ -17,6 +17,7 @@ from dataclasses import replace
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.measurers import lot
+from adloco_p2p.core.model.protocol import PROBATION_LIMITED
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import MAX_HOSTS, Digest, PeerId
@@ -36,6 +37,7 @@ def take_turns(
     run: Digest,
     round: int,
     work: WorkRules,
+    protocol: int,
     is_last: bool = False,
     slow: Container[PeerId] = (),
 ) -> Turns:
@@ -52,7 +54,7 @@ def take_turns(
     working, bench = in_order, list[RosterEntry]()
     if len(in_order) > places:
         able, others = _ranked(in_order, rests, places=places, round=round, work=work)
-        working = [*_shared_with_newcomers(able, places), *others][:places]
+        working = [*_shared_with_newcomers(able, places, protocol), *others][:places]
         chosen = {entry.peer for entry in working}
         bench = [entry for entry in (*_by_wait(able), *others) if entry.peer not in chosen]
     began = {entry.peer: replace(entry, is_waiting=False, turn_from=round) for entry in working if entry.is_waiting}
@@ -112,11 +114,12 @@ def _ranked(
     return [*reversed(staying), *waiting, *yielding], [entry for entry in in_order if not is_able(entry)]
 
 
-def _shared_with_newcomers(ranked: Sequence[RosterEntry], places: int) -> list[RosterEntry]:
-    """Return the first `places` members, of which at most half are on probation as long as others can work: identities that
-    have not cost anything yet must not be most of the hosts."""
+def _shared_with_newcomers(ranked: Sequence[RosterEntry], places: int, protocol: int) -> list[RosterEntry]:
+    """Return the first `places` members, of which those on probation are a minority, or one of two, as long as others can work:
+    identities that have not cost anything yet must not be most of the hosts. The limit is that of `without_surplus`."""
     first, rest = ranked[:places], ranked[places:]
-    surplus = [entry for entry in first if entry.probation][places // 2 :]
+    most = max(1, (places - 1) // 2) if protocol >= PROBATION_LIMITED else places // 2
+    surplus = [entry for entry in first if entry.probation][most:]
     members = [entry for entry in rest if not entry.probation][: len(surplus)]
     dropped = {entry.peer for entry in surplus[len(surplus) - len(members) :]}
     return [entry for entry in first if entry.peer not in dropped] + members

@@ -18,7 +18,7 @@ from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import GuardRules
 from adloco_p2p.core.model.scalars import InstanceId, PeerId, shortened
-from adloco_p2p.core.planning.witnesses import Witnesses, had_work
+from adloco_p2p.core.planning.witnesses import Witnesses
 
 LEAST_TOLERANCE = 0.02
 """Least tolerance, in nats per token. Without liars no step raised the loss with float32, and the largest rise with `topk2` was
@@ -51,7 +51,7 @@ def judged(
     quiet = replace(moved, measurers=PAIR, rewind=None)
     if moved.state_digest is None or round < plan.judged_from:
         return quiet, ""
-    workers = {share.peer for share in plan.hosts if share.place_before is not None and share.had_work(round)}
+    workers = plan.workers_before(round)
     count = PAIR * (PAIRS_AFTER_DISPUTE if plan.measurers_before > PAIR else 1)
     drawn = measurers(moved.state_digest, workers, roster, count=count)
     measured = [claims[peer].step for peer in drawn if peer in claims]
@@ -93,7 +93,7 @@ def left_out_when_strict(
     """
     if not plan.strict_before - STRICT_ROUNDS <= round < plan.strict_before:
         return set()
-    workers = had_work(plan, places, round)
+    workers = plan.workers_before(round)
     witnesses, found = Witnesses.among(workers, roster), set()
     for peer in workers:
         if witnesses.are_mostly({other for other in workers & claims.keys() if claims[other].left_out >> places[peer] & 1}):

@@ -46,7 +46,7 @@ def update_miss_counts(
     had_work = {
         share.peer: _num_naming(share.place_before, claims)
         for share in hosts
-        if share.had_work(round) and share.place_before is not None
+        if share.place_before is not None and share.had_work(round)
     }
     if claims and all(claim.is_void for claim in claims.values()):
         contested = [peer for peer, num_naming in had_work.items() if 2 * num_naming == len(claims)]

@@ -10,13 +10,13 @@ A guarded merge takes three plans: plan(r) has the probe, which is measured afte
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import replace
 from statistics import median_low
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
-from adloco_p2p.core.model.electorate import SILENT_ROUNDS, deciding, is_majority, silent_rounds
+from adloco_p2p.core.model.electorate import SILENT_ROUNDS, deciding_hosts, is_majority, silent_rounds
 from adloco_p2p.core.model.gradient_statistics import NoiseSample
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
@@ -48,7 +48,6 @@ from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
 from adloco_p2p.core.planning.upgrade import protocol_after
-from adloco_p2p.core.planning.witnesses import had_work
 
 ROUNDS_TO_A_VERDICT = 3
 """Branch states are measured for the last time this many rounds before the end of a run: the verdict comes two plans later, and
@@ -93,7 +92,7 @@ def genesis(
         )
         for instance in range(1 if warms_up else count)
     ]
-    turns = take_turns(drafts, roster_entries[:MAX_ROSTER], run=run, round=0, work=rules.work)
+    turns = take_turns(drafts, roster_entries[:MAX_ROSTER], run=run, round=0, work=rules.work, protocol=protocol)
     instances, seconds = place_hosts(drafts, turns, 0, rules)
     later = f"one instance, copied to {count} before round {rules.instances.fork_round},"
     what = later if warms_up else plural(count, "instance")
@@ -148,12 +147,23 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     is_last = round >= end
     received = received_reports(previous, reports)
     claims, places = claims_by_instance(previous, received), places_by_instance(previous)
-    decisive = {item.instance: _decisive(item, previous, claims[item.instance], places) for item in previous.instances}
+    workers = {item.instance: item.workers_before(previous.round - 1) for item in previous.instances}
+    deciding = {instance: deciding_hosts(peers, previous) for instance, peers in workers.items()}
+    decisive = {instance: _reports_of(peers, claims[instance], previous) for instance, peers in deciding.items()}
     left_out = put_on_probation(previous, claims, places)
     seats = next_roster(previous, received, change, rules, left_out=left_out)
     protocol, roster_entries = protocol_after(previous, seats, end=end)
     carried = [
-        _carried(plan, previous, received, claims[plan.instance], decisive[plan.instance], rules, places=places[plan.instance])
+        _carried(
+            plan,
+            previous,
+            received,
+            claims[plan.instance],
+            rules,
+            places=places[plan.instance],
+            workers=workers[plan.instance],
+            deciding=deciding[plan.instance],
+        )
         for plan in previous.instances
     ]
     drafts, forks = _forked([draft for draft, _ in carried], round, end, rules)
@@ -225,8 +235,16 @@ def _turns(
     is_last: bool,
 ) -> Turns:
     """Return the turns in the plan after `previous`; `slow` members, which wait for their links, get no turn."""
-    round = previous.round + 1
-    return take_turns(drafts, roster, run=previous.run, round=round, work=rules.work, is_last=is_last, slow=slow)
+    return take_turns(
+        drafts,
+        roster,
+        run=previous.run,
+        round=previous.round + 1,
+        work=rules.work,
+        protocol=previous.protocol,
+        is_last=is_last,
+        slow=slow,
+    )
 
 
 def _periods(
@@ -252,16 +270,18 @@ def _carried(
     previous: RoundPlan,
     received: Mapping[PeerId, Report],
     claims: Claims,
-    decisive: Claims,
     rules: Rules,
     *,
     places: Mapping[PeerId, int],
+    workers: Collection[PeerId],
+    deciding: Collection[PeerId],
 ) -> tuple[InstanceDraft, str]:
     """Return the instance one round later, with cursors moved, statistics pooled, the batch tested and the outer step judged;
-    and the guard's alarm in words. `decisive`: those of the claims that decide about the round."""
+    and the guard's alarm in words. `workers`: the hosts that had work in the reported round. `deciding`: those of them whose
+    reports decide about it."""
     has_standings = previous.protocol >= STANDINGS_IN_NOISE
     standings = {entry.peer: entry.standing for entry in previous.roster} if has_standings else ALL_EQUAL
-    trained = _of_workers(plan, previous, claims, places)
+    trained, decisive = _reports_of(workers, claims, previous), _reports_of(deciding, claims, previous)
     sample, basis = pool_round(
         plan, previous.round - 1, trained, rules.batch, places=places, standings=standings, deciding=decisive.keys()
     )
@@ -284,7 +304,7 @@ def _carried(
         lineage_samples=plan.lineage_samples + sum(share.samples for share in plan.hosts),
         shrink_streak=shrink_streak,
         history=history,
-        state_digest=_agreed_state(plan, previous, claims, places),
+        state_digest=_agreed_state(claims, deciding),
         vector_bytes=_vector_bytes(plan, decisive),
         hosts=update_miss_counts(
             plan.hosts,
@@ -336,31 +356,19 @@ def _never_reported(previous: RoundPlan) -> set[PeerId]:
     return {entry.peer for entry in silent if silent_rounds(entry, round) >= SILENT_ROUNDS}
 
 
-def _decisive(
-    plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[InstanceId, Mapping[PeerId, int]]
-) -> Claims:
-    """Return the reports that decide about the round: those of the deciding hosts among those that had work in it."""
+def _reports_of(hosts: Collection[PeerId], claims: Claims, previous: RoundPlan) -> Claims:
+    """Return the reports of these hosts; before protocol 22 those of all."""
     if previous.protocol < PROBATION_LIMITED:
         return claims
-    hosts = deciding(had_work(plan, places[plan.instance], previous.round - 1), previous)
     return {peer: claim for peer, claim in claims.items() if peer in hosts}
 
 
-def _of_workers(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Claims:
-    """Return the reports of the hosts that had work in the round, from which its noise is measured."""
-    if previous.protocol < PROBATION_LIMITED:
-        return claims
-    hosts = had_work(plan, places, previous.round - 1)
-    return {peer: claim for peer, claim in claims.items() if peer in hosts}
-
-
-def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:
+def _agreed_state(claims: Claims, deciding: Collection[PeerId]) -> Digest | None:
     """Return the state that more than half of the deciding hosts with work in the reported round report; hosts that did not
     report count in the total. None if there is no such state, so that neither a few hosts nor a tie can make the others fetch
     theirs."""
-    planned = deciding(had_work(plan, places, previous.round - 1), previous)
-    named = Counter(claims[peer].state_digest for peer in planned & claims.keys())
-    return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(planned))), None)
+    named = Counter(claims[peer].state_digest for peer in deciding if peer in claims)
+    return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(deciding))), None)
 
 
 def _vector_bytes(plan: InstancePlan, claims: Claims) -> int:
@@ -413,7 +421,7 @@ def _judged_merges(previous: RoundPlan, received: Mapping[PeerId, Report], rules
     if previous.pending is None or is_of_branches(previous.pending):
         return (), []
     probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
-    hosts = deciding({peer for plan in probed for peer in plan.peers}, previous)
+    hosts = deciding_hosts({peer for plan in probed for peer in plan.peers}, previous)
     verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
     merge = judge(previous.pending, verdicts, rules=rules.merge)
     if merge is None:

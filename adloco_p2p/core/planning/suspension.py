@@ -20,7 +20,7 @@ from adloco_p2p.core.model.plan import REPORT_LAG
 from adloco_p2p.core.model.report import InstanceReport
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import PeerId
-from adloco_p2p.core.planning.witnesses import Witnesses, had_work
+from adloco_p2p.core.planning.witnesses import Witnesses
 
 ROUNDS_COUNTED = 16
 """Rounds after its average for which a complaint counts."""
@@ -55,7 +55,7 @@ def with_complaints(
     these. `places` are the numbers by which the reports `claims` on `round` name hosts.
     """
     following = round + REPORT_LAG
-    workers = had_work(plan, places, round) - suspended(moved.hosts, following)
+    workers = plan.workers_before(round) - suspended(moved.hosts, following)
     complaints = _counted([*plan.complaints, *_new(claims, places, round)], workers, roster, round)
     silent = _silent(complaints, Witnesses.among(workers, roster))
     return replace(

@@ -4,19 +4,12 @@ Identities cost nothing until they have served their probation, so reports again
 had work, reported or not, and of the full members among them.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.scalars import PeerId
-
-
-def had_work(plan: InstancePlan, places: Mapping[PeerId, int], round: int) -> frozenset[PeerId]:
-    """Return the hosts that had work in the reported round, by the plan after it. Reports on that round name hosts by
-    `places`."""
-    return frozenset(share.peer for share in plan.hosts if share.peer in places and share.had_work(round))
 
 
 @dataclass(frozen=True, slots=True)

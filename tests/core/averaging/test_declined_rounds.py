@@ -21,6 +21,7 @@ from adloco_p2p.core.model.effects import DiscardRound, Effect, EndInner, Send
 from adloco_p2p.core.model.events import AverageFailed
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart
 from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.protocol import PROBATION_LIMITED
 from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
 from adloco_p2p.core.planning.round_plan import genesis
@@ -172,6 +173,19 @@ def test_less_than_half_of_the_planned_hosts_make_none_decline() -> None:
     outer = training(plan_of(), WorkRules(quorum=0.1))
     assert queried(outer, OTHERS[:3] * 5, 130.0, gone=OTHERS[3:]) == []
     assert queried(outer, OTHERS[3:4], 130.0, gone=OTHERS[4:]) != []
+
+
+def on_probation(plan: RoundPlan, names: str) -> RoundPlan:
+    """The plan of a run that limits what names on probation do."""
+    seats = [replace(entry, probation=3) if entry.peer in names else entry for entry in plan.roster]
+    return replace(plan, protocol=PROBATION_LIMITED, roster=tuple(seats))
+
+
+def test_names_on_probation_make_no_full_member_decline() -> None:
+    """Of a, b, c and the names d and e: the names and b, three of five, are one of three that decide."""
+    outer = training(on_probation(plan_of(HOSTS[:5]), "de"))
+    assert queried(outer, [PeerId("d"), PeerId("e"), PeerId("b")], 108.0) == [] and outer.phase is Phase.TRAINING
+    assert queried(outer, [PeerId("c")], 108.0) != [] and outer.phase is Phase.RETRYING
 
 
 def test_a_host_that_missed_the_average_stops_training() -> None:

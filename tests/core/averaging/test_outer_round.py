@@ -21,6 +21,7 @@ from adloco_p2p.core.model.events import AverageFailed, AverageFinished, Evaluat
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, CommitVoted
 from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.protocol import PROBATION_LIMITED
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -66,11 +67,17 @@ def outer_round(
 
 
 def averaging(
-    *peers: PeerId, adaptive_timeout: AdaptiveTimeout, received: Sequence[AttemptStart] = (), batch: int = 8
+    *peers: PeerId,
+    adaptive_timeout: AdaptiveTimeout,
+    received: Sequence[AttemptStart] = (),
+    batch: int = 8,
+    names: Sequence[PeerId] = (),
 ) -> OuterRound:
-    """The round of the first peer, its inner steps done at 10 s. It has `received` from the second one before."""
+    """The round of the first peer, its inner steps done at 10 s. It has `received` from the second one before. `names` are
+    those on probation."""
     rules = replace(RULES, batch=BatchRules(initial_batch=batch))
-    plan = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in peers], rules)
+    plan = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in peers], rules, protocol=PROBATION_LIMITED)
+    plan = replace(plan, roster=tuple(replace(e, probation=3) if e.peer in names else e for e in plan.roster))
     outer = outer_round(peers[0], plan, adaptive_timeout)
     outer.start(0.0, progress_end=0.1)
     for message in received:
@@ -166,6 +173,25 @@ def test_a_host_may_accuse_a_minority_but_not_half_of_the_others(accused: tuple[
     outer.received(B, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=accused), 14.0)
     assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
     assert members_of_retry(outer, outer.next_deadline) == {left}
+
+
+@pytest.mark.parametrize("accused", [(B, C), (B,), (D,), (E,), (B, D)])
+def test_by_the_word_of_a_name_on_probation_those_that_decide_stay_a_majority(accused: tuple[PeerId, ...]) -> None:
+    """A, B and C decide; D and E are on probation. Two of three must stay, or no average gets a majority."""
+    outer = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout(), names=(D, E))
+    outer.received(E, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=accused), 14.0)
+    assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
+    (left,) = members_of_retry(outer, outer.next_deadline)
+    assert len({A, B, C}.intersection(left)) >= 2 and A in left
+
+
+def test_names_on_probation_that_vanish_make_no_round_void() -> None:
+    """With two of three full members an average still gets a majority."""
+    outer = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout(), names=(D, E))
+    outer.hosts.gone = (C, D, E)
+    outer.roster_changed(13.0)
+    assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
+    assert members_of_retry(outer, outer.next_deadline) == {(A, B)}
 
 
 def test_the_last_votes_of_hosts_that_have_left_are_awaited() -> None:
@@ -467,11 +493,11 @@ def test_pauses_grow_only_while_failures_show_no_new_suspect() -> None:
         outer.average_failed(failure(attempt=attempt, suspects=suspects), 14.0)
         assert outer.next_deadline is not None
         before = outer.next_deadline - 14.0
-        outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=attempt + 1, members=(B, C)), 15.0)
+        outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=attempt + 1, members=(B, C, E)), 15.0)
         assert outer.phase is Phase.AVERAGING
         return before
 
-    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer = averaging(B, A, C, D, E, adaptive_timeout=AdaptiveTimeout())
     assert [pause(0, A), pause(1, D), pause(2), pause(3)] == [1.0, 1.0, 2.0, 4.0]
 
 
@@ -486,7 +512,7 @@ def test_an_attempt_that_was_begun_is_not_begun_again() -> None:
 def test_of_two_attempts_with_one_number_the_same_one_counts_everywhere() -> None:
     of_two, of_three = (AttemptStart(instance=INSTANCE, round=0, attempt=1, members=members) for members in ((B, C), (A, B, C)))
     for first, second in ((of_two, of_three), (of_three, of_two)):
-        outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+        outer = averaging(B, A, C, adaptive_timeout=AdaptiveTimeout())
         begun = []
         for sender, start in ((C, first), (A if second is of_three else C, second)):
             begun += [effect for effect in outer.received(sender, start, 12.0) if isinstance(effect, Average)]
@@ -510,8 +536,18 @@ def test_a_host_does_not_wait_for_an_attempt_of_a_few_without_it() -> None:
     for attempt in range(1, 9):
         outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=attempt, members=(A,)), 14.5)
     assert outer.next_deadline == due
-    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=9, members=(A, C)), 14.5)
-    assert outer.next_deadline is not None and due is not None and outer.next_deadline > due, "most of those that remain"
+    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=9, members=(A, C, D)), 14.5)
+    assert outer.next_deadline is not None and due is not None and outer.next_deadline > due, "three of four can commit"
+
+
+def test_a_host_joins_no_attempt_that_cannot_commit() -> None:
+    """A leader that lies could make each host spend its one vote on an average of two."""
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.received(A, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=()), 14.0)
+    assert outer.phase is Phase.RETRYING
+    assert outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B)), 14.5) == []
+    joined = outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, D)), 14.6)
+    assert outer.phase is Phase.AVERAGING and has(joined, Average)
 
 
 def test_members_of_a_slow_attempt_are_queried_ever_less_often() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.complaints import Complaint
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.protocol import NEWEST, PROBATION_LIMITED
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, MergeRules, Rules, WorkRules
@@ -68,7 +69,7 @@ def turns(num_peers: int, *, places: int, turn_rounds: int, until: int) -> list[
         before = tuple(sorted(hosting[-1])) if hosting else ()
         plan = instance_plan(requested=places, hosts=dict.fromkeys(before, 1))
         draft = InstanceDraft(plan=plan, holders=before, ready=before)
-        taken = take_turns([draft], roster, run=RUN, round=round, work=work)
+        taken = take_turns([draft], roster, run=RUN, round=round, work=work, protocol=NEWEST)
         roster = [replace(entry, last_report=round - 1) for entry in taken.roster]
         hosting.append({entry.peer for entry in roster if not entry.is_waiting})
     return hosting
@@ -98,7 +99,7 @@ def test_names_that_never_reported_take_no_place_of_a_host() -> None:
     plan = instance_plan(requested=2, hosts=dict.fromkeys((peer(0), peer(1)), 1))
     draft = InstanceDraft(plan=plan, holders=(peer(0), peer(1)), ready=())
     for round in (21, 22):
-        taken = take_turns([draft], [*reporting, *silent], run=RUN, round=round, work=WorkRules(turn_rounds=2))
+        taken = take_turns([draft], [*reporting, *silent], run=RUN, round=round, work=WorkRules(turn_rounds=2), protocol=NEWEST)
         assert {entry.peer for entry in taken.roster if not entry.is_waiting} == numbered((1, 2)), "one of the two makes room"
 
 
@@ -197,13 +198,16 @@ def test_on_the_bench_nobody_serves_a_probation() -> None:
     assert all(entry.last_report == plans[-1].round - 2 for entry in plans[-1].roster), "they report all the same"
 
 
-def test_names_on_probation_are_at_most_half_of_the_hosts_as_long_as_others_wait() -> None:
+@pytest.mark.parametrize(("protocol", "most"), [(PROBATION_LIMITED - 1, 2), (PROBATION_LIMITED, 1)])
+def test_few_hosts_are_on_probation_as_long_as_others_wait_and_no_place_stays_empty(protocol: int, most: int) -> None:
     """They came first, but cost nothing yet."""
-    crowd = RosterChange(joined=tuple((peer(index), capacity()) for index in range(100, 116)))
-    plans = run(rules_of(4, turn_rounds=4), num_peers=6, until=56, joins={36: crowd})
+    able = replace(capacity(), newest_protocol=protocol)
+    crowd = RosterChange(joined=tuple((peer(index), able) for index in range(100, 116)))
+    plans = run(rules_of(4, turn_rounds=4), num_peers=6, until=56, joins={36: crowd}, protocol=protocol)
     for plan in plans[37:]:
         new = {entry.peer for entry in plan.roster if entry.probation}
-        assert len(hosts(plan) & new) <= 2
+        assert plan.protocol == protocol and len(hosts(plan) & new) <= most
+        assert plan.is_last or all(trains(plan, name) for name in hosts(plan))
     assert any(hosts(plan) & numbered(range(100, 116)) for plan in plans[37:])
 
 

@@ -14,6 +14,7 @@ from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import bits_of
 from adloco_p2p.core.model.roster_entry import Capacity
@@ -33,8 +34,9 @@ THREE = Rules(
 ONE = replace(THREE, instances=InstanceRules(count=1))
 
 
-def start(rules: Rules, num_peers: int = 3, **offer: object) -> RoundPlan:
-    return genesis(RUN, [(peer(i), capacity(**offer)) for i in range(num_peers)], rules)  # type: ignore[arg-type]
+def start(rules: Rules, num_peers: int = 3, *, protocol: int = FIRST_UPGRADABLE, **offer: object) -> RoundPlan:
+    roster = [(peer(i), capacity(**offer)) for i in range(num_peers)]  # type: ignore[arg-type]
+    return genesis(RUN, roster, rules, protocol=protocol)
 
 
 def honest_reports(
@@ -83,10 +85,11 @@ def run(
     say: Callable[[RoundPlan], list[Report]] = honest_reports,
     joins: Mapping[int, RosterChange] | None = None,
     max_instances: int = 8,
+    protocol: int = FIRST_UPGRADABLE,
 ) -> list[RoundPlan]:
     """Plans of a run in which every plan is decided from the reports of the round before the last; all are checked.
     `max_instances`: that each founder offers to host."""
-    plans = [start(rules, num_peers, max_instances=max_instances)]
+    plans = [start(rules, num_peers, protocol=protocol, max_instances=max_instances)]
     last = rules.work.rounds if until is None else until
     assert last is not None
     while plans[-1].round < last:
