@@ -1,13 +1,46 @@
 """The reports of a round, sorted by subject. Pure. Reports come from strangers, so unfitting ones are passed over."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import deciding_hosts
 from adloco_p2p.core.model.plan import RoundPlan, keepers_of
+from adloco_p2p.core.model.protocol import PROBATION_LIMITED
 from adloco_p2p.core.model.report import InstanceReport, Report
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
 
 Claims = Mapping[PeerId, InstanceReport]
+
+
+@dataclass(frozen=True, slots=True)
+class HostReports:
+    """The reports of one instance's hosts on a round, and which of them count for what."""
+
+    all: Claims
+    places: Mapping[PeerId, int]
+    """The bits by which these reports name hosts."""
+    of_workers: Claims
+    """Those of the hosts that had work: the round's noise is measured from these."""
+    decisive: Claims
+    """Those that decide about the round; see `deciding_hosts`."""
+    deciding: Collection[PeerId]
+    """The hosts whose reports decide, whether they reported or not."""
+
+
+def reports_by_instance(previous: RoundPlan, received: Mapping[PeerId, Report]) -> dict[InstanceId, HostReports]:
+    """Return the hosts' reports on the round before `previous`. Before protocol 22 those of hosts without work decide, too."""
+    claims, places = claims_by_instance(previous, received), places_by_instance(previous)
+    found: dict[InstanceId, HostReports] = {}
+    for item in previous.instances:
+        every = claims[item.instance]
+        workers = item.workers_before(previous.round - 1)
+        deciding = deciding_hosts(workers, previous)
+        trained, decisive = ({peer: claim for peer, claim in every.items() if peer in hosts} for hosts in (workers, deciding))
+        if previous.protocol < PROBATION_LIMITED:
+            trained = decisive = every
+        found[item.instance] = HostReports(every, places[item.instance], trained, decisive, deciding)
+    return found
 
 
 def received_reports(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Report]:

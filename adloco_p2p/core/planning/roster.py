@@ -10,7 +10,7 @@ from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import RosterEntry
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.scalars import MAX_ROSTER, InstanceId, PeerId
-from adloco_p2p.core.planning.claims import Claims
+from adloco_p2p.core.planning.claims import HostReports
 from adloco_p2p.core.planning.guard import left_out_when_strict
 from adloco_p2p.core.planning.standing import after_report, begun_anew, seated
 
@@ -20,16 +20,13 @@ UPLINKS_KEPT = 3
 """Measured uplinks that a seat remembers; they are fewer, because a slow link is seldom measured."""
 
 
-def put_on_probation(
-    previous: RoundPlan, claims: Mapping[InstanceId, Claims], places: Mapping[InstanceId, Mapping[PeerId, int]]
-) -> set[PeerId]:
+def put_on_probation(previous: RoundPlan, reports: Mapping[InstanceId, HostReports]) -> set[PeerId]:
     """Return the members that begin their probation anew because the stricter rule left them out in a round after an alarm."""
-    reported = previous.round - 1
-    found = [
-        left_out_when_strict(plan, claims[plan.instance], previous.roster, places[plan.instance], round=reported)
-        for plan in previous.instances
-    ]
-    return set().union(*found)
+    left_out: set[PeerId] = set()
+    for plan in previous.instances:
+        found = reports[plan.instance]
+        left_out |= left_out_when_strict(plan, found.all, previous.roster, found.places, round=previous.round - 1)
+    return left_out
 
 
 def next_roster(

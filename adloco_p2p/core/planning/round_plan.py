@@ -10,7 +10,7 @@ A guarded merge takes three plans: plan(r) has the probe, which is measured afte
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from statistics import median_low
 
@@ -22,7 +22,7 @@ from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan, keepers_of
-from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, PROBATION_LIMITED, STANDINGS_IN_NOISE
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, STANDINGS_IN_NOISE
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import Rules
@@ -35,7 +35,7 @@ from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, p
 from adloco_p2p.core.planning.bench import take_turns
 from adloco_p2p.core.planning.branch_merge import settle
 from adloco_p2p.core.planning.branch_verdict import is_of_branches
-from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_by_instance, received_reports
+from adloco_p2p.core.planning.claims import Claims, HostReports, received_reports, reports_by_instance
 from adloco_p2p.core.planning.end_of_run import is_probed_for_the_end, last_merge, reported_on
 from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
@@ -146,26 +146,12 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     round = previous.round + 1
     is_last = round >= end
     received = received_reports(previous, reports)
-    claims, places = claims_by_instance(previous, received), places_by_instance(previous)
-    workers = {item.instance: item.workers_before(previous.round - 1) for item in previous.instances}
-    deciding = {instance: deciding_hosts(peers, previous) for instance, peers in workers.items()}
-    decisive = {instance: _reports_of(peers, claims[instance], previous) for instance, peers in deciding.items()}
-    left_out = put_on_probation(previous, claims, places)
+    claims = reports_by_instance(previous, received)
+    decisive = {instance: found.decisive for instance, found in claims.items()}
+    left_out = put_on_probation(previous, claims)
     seats = next_roster(previous, received, change, rules, left_out=left_out)
     protocol, roster_entries = protocol_after(previous, seats, end=end)
-    carried = [
-        _carried(
-            plan,
-            previous,
-            received,
-            claims[plan.instance],
-            rules,
-            places=places[plan.instance],
-            workers=workers[plan.instance],
-            deciding=deciding[plan.instance],
-        )
-        for plan in previous.instances
-    ]
+    carried = [_carried(plan, previous, received, claims[plan.instance], rules) for plan in previous.instances]
     drafts, forks = _forked([draft for draft, _ in carried], round, end, rules)
     merges, probe, why = _merges(previous, drafts, received, decisive, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
@@ -269,26 +255,20 @@ def _carried(
     plan: InstancePlan,
     previous: RoundPlan,
     received: Mapping[PeerId, Report],
-    claims: Claims,
+    reports: HostReports,
     rules: Rules,
-    *,
-    places: Mapping[PeerId, int],
-    workers: Collection[PeerId],
-    deciding: Collection[PeerId],
 ) -> tuple[InstanceDraft, str]:
     """Return the instance one round later, with cursors moved, statistics pooled, the batch tested and the outer step judged;
-    and the guard's alarm in words. `workers`: the hosts that had work in the reported round. `deciding`: those of them whose
-    reports decide about it."""
+    and the guard's alarm in words."""
+    claims, places, decisive = reports.all, reports.places, reports.decisive
     has_standings = previous.protocol >= STANDINGS_IN_NOISE
     standings = {entry.peer: entry.standing for entry in previous.roster} if has_standings else ALL_EQUAL
-    trained, decisive = _reports_of(workers, claims, previous), _reports_of(deciding, claims, previous)
-    sample, basis = pool_round(
-        plan, previous.round - 1, trained, rules.batch, places=places, standings=standings, deciding=decisive.keys()
-    )
+    round, trained = previous.round - 1, reports.of_workers
+    sample, basis = pool_round(plan, round, trained, rules.batch, places=places, standings=standings, deciding=decisive.keys())
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
     num_diverged = sum(claim.has_diverged for claim in claims.values())
     claimed = plural(len(claims), "host")
-    basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {claimed}" if num_diverged else ""
+    basis += f"; round {round} led nowhere on {num_diverged} of {claimed}" if num_diverged else ""
     requested, shrink_streak, why = _request(plan, previous, decisive, sample, history, rules)
     having = {peer for peer, report in received.items() if any(item.instance == plan.instance for item in report.instances)}
     is_lost = not claims and having.isdisjoint({*keepers_of(previous), *plan.peers})
@@ -304,22 +284,21 @@ def _carried(
         lineage_samples=plan.lineage_samples + sum(share.samples for share in plan.hosts),
         shrink_streak=shrink_streak,
         history=history,
-        state_digest=_agreed_state(claims, deciding),
+        state_digest=_agreed_state(reports),
         vector_bytes=_vector_bytes(plan, decisive),
         hosts=update_miss_counts(
             plan.hosts,
             decisive,
             joined={roster_entry.peer: roster_entry.joined_round for roster_entry in previous.roster},
-            round=previous.round - 1,
+            round=round,
             next_round=previous.round + 1,
         ),
     )
-    hosts = plan.peers
-    roster, reported = previous.roster, previous.round - 1
-    moved = with_complaints(plan, moved, claims, roster, places, round=reported)
-    moved = with_scores(plan, moved, claims, roster, places, round=reported, every=rules.assess_every)
+    hosts, roster = plan.peers, previous.roster
+    moved = with_complaints(plan, moved, claims, roster, places, round=round)
+    moved = with_scores(plan, moved, claims, roster, places, round=round, every=rules.assess_every)
     moved = replace(moved, measurers_before=plan.measurers)
-    moved, alarm = judged(plan, moved, claims, roster, round=reported, rules=rules.guard)
+    moved, alarm = judged(plan, moved, claims, roster, round=round, rules=rules.guard)
     return InstanceDraft(plan=moved, holders=hosts, ready=hosts), alarm
 
 
@@ -356,19 +335,12 @@ def _never_reported(previous: RoundPlan) -> set[PeerId]:
     return {entry.peer for entry in silent if silent_rounds(entry, round) >= SILENT_ROUNDS}
 
 
-def _reports_of(hosts: Collection[PeerId], claims: Claims, previous: RoundPlan) -> Claims:
-    """Return the reports of these hosts; before protocol 22 those of all."""
-    if previous.protocol < PROBATION_LIMITED:
-        return claims
-    return {peer: claim for peer, claim in claims.items() if peer in hosts}
-
-
-def _agreed_state(claims: Claims, deciding: Collection[PeerId]) -> Digest | None:
+def _agreed_state(reports: HostReports) -> Digest | None:
     """Return the state that more than half of the deciding hosts with work in the reported round report; hosts that did not
     report count in the total. None if there is no such state, so that neither a few hosts nor a tie can make the others fetch
     theirs."""
-    named = Counter(claims[peer].state_digest for peer in deciding if peer in claims)
-    return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(deciding))), None)
+    named = Counter(reports.all[peer].state_digest for peer in reports.deciding if peer in reports.all)
+    return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(reports.deciding))), None)
 
 
 def _vector_bytes(plan: InstancePlan, claims: Claims) -> int:

@@ -96,6 +96,7 @@ def test_a_plan_forgets_the_oldest_of_more_complaints_than_it_can_hold() -> None
     places = {name: place for place, name in enumerate(names)}
     entries = tuple(RosterEntry(peer=name, joined_round=0, capacity=capacity()) for name in names)
     plan = instance_plan(hosts=dict.fromkeys(names, 1))
+    plan = replace(plan, hosts=tuple(replace(share, place_before=places[share.peer]) for share in plan.hosts))
     for round in range(17):
         claims = {
             name: replace(
