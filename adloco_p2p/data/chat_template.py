@@ -1,15 +1,19 @@
 """Conversations as token ids, and which of these are learned.
 
 The model's own chat template writes a conversation with marks in place of the messages' texts. So the text that the template
-adds is known, and only that text is read for control tokens: a message that spells one is plain text. The learned tokens are
-those between the template's `{% generation %}` marks. Without such marks they are the assistant's texts, each with the control
-token behind it that ends the turn. An answer without text is read but not learned: it would teach the model to say nothing.
+adds is known, and control tokens are meant in that text alone. A conversation is made to tokens as a whole, as
+`apply_chat_template` does. If one of its messages spells a control token, that is plain text, so each message, and each piece
+of the template between them, is made to tokens by itself; a tokenizer that puts a mark before a text then puts one before each.
+
+The learned tokens are those between the template's `{% generation %}` marks. Without such marks they are the assistant's texts,
+each with the control token behind it that ends the turn. A token with a part of such a text is learned as well. An answer
+without text is read but not learned: it would teach the model to say nothing.
 """
 
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, takewhile
@@ -32,6 +36,8 @@ _CALLS = ("tool_calls", "function_call")
 """Keys of messages that hold more of an answer than its text."""
 MAX_SHAPES = 256
 """How many orders of roles are remembered with their rendering."""
+PLACEHOLDER = "a"
+"""An answer, where only the place before its text is wanted."""
 MAX_REPEATS = 8
 """How often a template may write each message, on average."""
 
@@ -72,7 +78,8 @@ class ChatTemplate:
         self._process = TemplateProcess(template, has_marks=self._has_marks, special_tokens=tokenizer.special_tokens)
         # one entry for every order of roles, and the template's texts recur in every conversation
         self._pieces = lru_cache(MAX_SHAPES)(self._pieces_of)
-        self._control = lru_cache(MAX_SHAPES)(tokenizer.encode_control)
+        self._encode_control = lru_cache(MAX_SHAPES)(tokenizer.encode_control)
+        self._control = tokenizer.control_tokens
 
     def close(self) -> None:
         self._process.close()
@@ -95,26 +102,45 @@ class ChatTemplate:
                     f" not known, such as in {json.dumps(messages[0])[:200]}; give a tokenizer with a plainer template",
                     code="E208",
                 )
-        said = self._tokenizer.encode(contents)
-        ids = [self._control(piece.text) if piece.message is None else said[piece.message] for piece in pieces]
-        learned = [
-            np.full(len(part), piece.answer is not None and bool(contents[piece.answer].strip()))
-            for part, piece in zip(ids, pieces, strict=True)
-        ]
-        return Example(ids=np.concatenate(ids), is_learned=np.concatenate(learned))
+        ids, places = self._tokens(pieces, contents)
+        num_learned = _counted(
+            pieces, contents, lambda piece: piece.answer is not None and bool(contents[piece.answer].strip())
+        )
+        return Example(ids=ids, is_learned=num_learned[places[:, 1]] > num_learned[places[:, 0]])
 
     def question(self, text: str) -> TokenIds:
         """Return a user's message, up to the place where an answer's text begins in training. Raises ConfigError."""
-        before = list(takewhile(lambda piece: piece.message != 1, self._pieces(("user", "assistant"))))
-        (asked,) = self._tokenizer.encode([text.strip()])
-        return np.concatenate([self._control(piece.text) if piece.message is None else asked for piece in before])
+        pieces, contents = self._pieces(("user", "assistant")), [text.strip(), PLACEHOLDER]
+        before = takewhile(lambda piece: piece.message != 1, pieces)
+        ids, places = self._tokens(pieces, contents)
+        return ids[places[:, 1] <= sum(len(_text(piece, contents)) for piece in before)]
 
     def ends(self) -> set[int]:
         """Return the control tokens that are learned with an answer; each of them ends it."""
-        control = {int(self._control(token)[0]) for token in self._tokenizer.control_tokens}
+        control = frozenset(self._control.values())
         learned = [piece.text for piece in self._pieces(("user", "assistant")) if piece.message is None and piece.answer == 1]
-        firsts = (next((int(token) for token in self._control(text) if token in control), None) for text in learned)
+        firsts = (next((int(token) for token in self._encode_control(text) if token in control), None) for text in learned)
         return {token for token in firsts if token is not None}  # other text, as a line break, may come before it
+
+    def _tokens(self, pieces: Sequence[Piece], contents: Sequence[str]) -> tuple[TokenIds, npt.NDArray[np.int64]]:
+        """Return the token ids [n] of a conversation, and from where to where each of them lies in its text [n, 2]."""
+        text = "".join(_text(piece, contents) for piece in pieces)
+        ids, places = self._tokenizer.encode_rendered(text)
+        num_said = _counted(pieces, contents, lambda piece: piece.message is not None)
+        control = np.flatnonzero(np.isin(ids, [*self._control.values()]))
+        if not any(self._is_spelled(ids[n], text, places[n], num_said) for n in control):
+            return ids, places
+        said = self._tokenizer.encode(contents)
+        parts = [self._encode_control(piece.text) if piece.message is None else said[piece.message] for piece in pieces]
+        stops = np.cumsum([len(_text(piece, contents)) for piece in pieces])
+        borders = np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1)
+        return np.concatenate(parts), np.repeat(borders, [len(part) for part in parts], axis=0)
+
+    def _is_spelled(self, token: int, text: str, place: npt.NDArray[np.int64], num_said: npt.NDArray[np.int64]) -> bool:
+        """Return whether a message has a part in this control token."""
+        start, stop = place
+        is_unknown = token == self._tokenizer.unknown and text[start:stop] not in self._control
+        return not is_unknown and bool(num_said[stop] > num_said[start])
 
     def _pieces_of(self, roles: tuple[str, ...]) -> tuple[Piece, ...]:
         """Return the pieces of a conversation with these roles, as the template writes it."""
@@ -171,11 +197,21 @@ def _answer(spans: Sequence[tuple[int, int]], marks: Sequence[re.Match[str]], st
     return int(marks[place][1]) if place < len(marks) and marks[place].start() < last else None
 
 
+def _text(piece: Piece, contents: Sequence[str]) -> str:
+    return piece.text if piece.message is None else contents[piece.message]
+
+
+def _counted(pieces: Sequence[Piece], contents: Sequence[str], counts: Callable[[Piece], bool]) -> npt.NDArray[np.int64]:
+    """Return how many of the first n characters of a conversation lie in pieces that count, for each n: [number + 1]."""
+    does_count = np.repeat([counts(piece) for piece in pieces], [len(_text(piece, contents)) for piece in pieces])
+    return np.concatenate([[0], np.cumsum(does_count)])
+
+
 def _is_joined(pieces: Sequence[Piece], contents: Sequence[str], wanted: str) -> bool:
     """Return whether the pieces with these texts make `wanted`, without making a longer text."""
     place = 0
     for piece in pieces:
-        text = piece.text if piece.message is None else contents[piece.message]
+        text = _text(piece, contents)
         if not wanted.startswith(text, place):
             return False
         place += len(text)

@@ -2,8 +2,9 @@
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -196,9 +197,22 @@ class PretrainedTokenizer:
 
     def encode_control(self, text: str) -> TokenIds:
         """Return the ids, int32, of text that a chat template wrote, in which control tokens are meant."""
+        return self.encode_rendered(text)[0]
+
+    def encode_rendered(self, text: str) -> tuple[TokenIds, npt.NDArray[np.int64]]:
+        """Return the ids, int32 [n], of text in which control tokens are meant, and from where to where each of them lies in
+        the text, in characters [n, 2]; see `_places`."""
         with _panics_named(self._source):
-            encoded = self._inner([text], add_special_tokens=False, return_attention_mask=False, verbose=False)
-        return np.asarray(encoded["input_ids"][0], dtype=np.int32)
+            encoded = self._inner(
+                [text.encode(errors="replace").decode()],  # as in `encode`; the number of characters stays
+                add_special_tokens=False,
+                return_offsets_mapping=True,
+                return_attention_mask=False,
+                verbose=False,
+            )
+        ids = encoded["input_ids"][0]
+        places = _places(text, ids, encoded["offset_mapping"][0], control=frozenset(self.control_tokens.values()))
+        return np.asarray(ids, dtype=np.int32), np.asarray(places, dtype=np.int64).reshape(-1, 2)
 
     @property
     def chat_template(self) -> str | None:
@@ -211,11 +225,18 @@ class PretrainedTokenizer:
         """The special tokens by the names that chat templates use, such as `eos_token`."""
         return dict(self._inner.special_tokens_map)
 
+    @cached_property
+    def control_tokens(self) -> dict[str, int]:
+        """All tokens that no text can spell, the longest first, with their ids."""
+        added = self._inner.added_tokens_decoder.items()
+        ids = {token.content: token_id for token_id, token in added if token.special}
+        return dict(sorted(ids.items(), key=lambda item: len(item[0]), reverse=True))
+
     @property
-    def control_tokens(self) -> list[str]:
-        """All tokens that no text can spell, the longest first."""
-        added = self._inner.added_tokens_decoder.values()
-        return sorted((token.content for token in added if token.special), key=len, reverse=True)
+    def unknown(self) -> int | None:
+        """The control token for what is in no vocabulary, if there is one."""
+        found: int | None = self._inner.unk_token_id
+        return found
 
     def decode(self, ids: Iterable[int]) -> str:
         text: str = self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -241,6 +262,27 @@ class PretrainedTokenizer:
             for path in sorted(Path(directory).iterdir()):
                 hasher.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
         return hasher.hexdigest()
+
+
+def _places(
+    text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]], *, control: Container[int]
+) -> list[tuple[int, int]]:
+    """Return from where to where each token lies in the text, by the offsets that a tokenizer reports.
+
+    It reports an empty stretch for white space that it trims, which is what no token before covers, and for a mark that it puts
+    before a text, which belongs to the next character. White space that a control token takes in does not count.
+    """
+    places, covered = [], 0
+    for token, (start, stop) in zip(ids, offsets, strict=True):
+        first, last = start, stop
+        if token in control:
+            found = text[start:stop]
+            first, last = stop - len(found.lstrip()), start + len(found.rstrip())
+        elif start == stop:
+            first, last = (covered, stop) if covered < start else (start, min(start + 1, len(text)))
+        places.append((first, last))
+        covered = max(covered, stop)
+    return places
 
 
 @contextmanager
