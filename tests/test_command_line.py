@@ -109,6 +109,7 @@ def test_a_run_that_no_signer_pauses_or_ends_is_not_resumed(
     [
         (["join", "adloco://ab", "--workdir", "x"], "did you mean --initial-peers adloco://ab?"),
         (["doctor", "/ip4/192.0.2.1/tcp/1"], "did you mean --initial-peers /ip4/192.0.2.1/tcp/1?"),
+        (["start", "--config", "x"], "E200: --config: no such option of adloco-peer start; give CONFIG alone\n"),
         (["start", "--workdr", "x"], "E200: --workdr: no such option of adloco-peer start; did you mean --workdir?\n"),
         (["command", "set", "--workdir", "x", "--set", "a=1"], "E200: --set: no such option of adloco-peer command set\n"),
         (["start", "--workdir", ""], "E200: argument --workdir: an empty name: a path is accepted"),

@@ -102,6 +102,8 @@ class Parser(argparse.ArgumentParser):
         options = set(re.findall(r"--[a-z-]+", self.format_help()))
         for option in (word.partition("=")[0] for word in self._given if word.startswith("--") and word != "--"):
             if not any(known.startswith(option) for known in options):
+                if (bare := option[2:].upper()) in {action.metavar for action in self._actions if not action.option_strings}:
+                    return f"{option}: no such option of {self.prog}; give {bare} alone"
                 longer = sorted(known for known in options if known.endswith(option[1:]))
                 names = [known[2:] for known in options]  # the dashes alone would make short ones alike
                 near = longer or [f"--{name}" for name in difflib.get_close_matches(option[2:], names, n=1)]

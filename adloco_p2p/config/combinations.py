@@ -9,6 +9,7 @@ from adloco_p2p.config.run_config import AVERAGING_PRESETS, OuterConfig, RunConf
 from adloco_p2p.core.model.instance_plan import MAX_HISTORY
 from adloco_p2p.core.model.rules import DEFAULT_PRICE_MINUTES
 from adloco_p2p.core.model.scalars import MAX_INSTANCES
+from adloco_p2p.core.model.words import plural
 
 MAX_HELDOUT_TOKENS = 1 << 28
 """The most tokens of all held-out rows together, which every host keeps in memory."""
@@ -105,7 +106,8 @@ def _fragments(run: RunConfig) -> Iterator[str]:
             " give work.rounds instead, or set averaging.fragments to 1"
         )
     elif run.work.rounds is not None and count > run.work.rounds:
-        yield f"averaging.fragments: {count} do not all have their turn in {run.work.rounds} rounds (work.rounds); use fewer"
+        length = plural(run.work.rounds, "round")
+        yield f"averaging.fragments: {count} do not all have their turn in {length} (work.rounds); use fewer"
     if run.instances.count > 1:
         yield (
             f"averaging.fragments: {count}, but with instances.count {run.instances.count} forks and merges would lose what"
@@ -269,7 +271,8 @@ def _most_rounds(run: RunConfig) -> int:
 
 def _instances(run: RunConfig) -> Iterator[str]:
     instances, merge, rounds = run.instances, run.merge, _most_rounds(run)
-    length = f"has {rounds} rounds (work.rounds)" if run.work.samples is None else f"has at most {rounds} rounds (work.samples)"
+    exactly, length = run.work.samples is None, plural(rounds, "round")
+    length = f"has {length} (work.rounds)" if exactly else f"has at most {length} (work.samples)"
     if instances.count > MAX_INSTANCES:
         yield f"instances.count: {instances.count}, but a plan holds at most {MAX_INSTANCES}"
     if instances.count == 1 or rounds == 0:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from adloco_p2p.config.presets import most_rounds
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20
@@ -133,7 +134,7 @@ def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[
     fork, first = instances.get("fork_round"), merge.get("first_round")
     if fork is None or first is None or (fork < wanted and first <= wanted):
         return document, []
-    length = f"{wanted} rounds" if rounds is not None else f"at most {wanted} rounds"
+    length = plural(wanted, "round") if rounds is not None else f"at most {plural(wanted, 'round')}"
     new_fork, new_first, new_period = (max(1, number * wanted // full) for number in (fork, first, merge["period_rounds"]))
     if new_fork >= wanted:
         words = f"a run of {length} is too short to fork instances and merge them: it trains one"
