@@ -287,6 +287,7 @@ FOUND: tuple[Scenario, ...] = (
     Scenario("an attempt for each host", by_member(members.parts_attempts(), setting=SEVEN)),
     Scenario("each host invited alone", by_member(members.parts_attempts(alone=True), setting=SEVEN)),
     Scenario("each host left out by word", by_member(members.leaves_each_out, setting=SEVEN)),
+    Scenario("a minority accused, and a void vote", by_member(members.accuses_and_votes_void)),
     Scenario("ballots driven apart", by_member(members.parts_ballots, setting=SEVEN)),
     Scenario("proposals driven apart", by_member(members.parts_proposals())),
     Scenario("choices announced apart", by_member(members.parts_proposals(is_announced=True))),

@@ -300,6 +300,27 @@ def votes_void(machine: Machine, _peer: PeerId, message: object) -> Sent:
     return at_once(replace(void, signature=sign(machine.peer, void.payload(plan, machine.peer))))
 
 
+@with_heartbeats
+def _accuses_a_minority(machine: Machine, agreement: GossipAgreement, _peer: PeerId) -> Sent:
+    """Report that the first attempt failed because of as many hosts as may be left out."""
+    sent = []
+    for instance, round, hosts in _contributors(agreement.ledger.plans[-2:]):
+        others = [host for host in hosts if host != machine.peer][: (len(hosts) - 1) // 2]
+        if others and machine.peer in hosts:
+            sent.append(AttemptFailed(instance=instance, round=round, attempt=0, suspects=tuple(others)))
+    return at_once(*sent)
+
+
+def accuses_and_votes_void(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Accuse a minority of the hosts, and vote for no average once that has ended the first attempt. Without the accused and
+    the liar the others are too few to commit an average."""
+    if isinstance(message, AttemptFailed | AttemptStart):
+        void = AverageDigest.void(message.instance, message.round)
+        return tuple((0.3, vote) for _, vote in votes_void(machine, peer, void))
+    voting = isinstance(message, AverageDigest)
+    return votes_void(machine, peer, message) if voting else _accuses_a_minority(machine, peer, message)
+
+
 def hands_out_different_averages(host: PeerId, average: object) -> object:
     return hashed("for", host, average)
 

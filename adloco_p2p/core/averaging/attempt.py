@@ -298,13 +298,14 @@ class Attempts:
     # --- starts by others --------------------------------------------------------------------------------------------
 
     def is_well_formed(self, leader: PeerId, start: AttemptStart) -> bool:
-        """Return whether the members are contributors in order, include the leader and all members with partial steps, and can
-        commit an average. A leader could otherwise make each host spend its one vote on an average of two."""
+        """Return whether the leader may lead, and the members are contributors in order, include it and all members with
+        partial steps, and can commit an average. A leader could otherwise make each host spend its one vote on an average of
+        two."""
         members = tuple(peer for peer in self._contributors if peer in start.members)
         partial = dict(start.partial_steps)
         in_order = tuple((peer, partial[peer]) for peer in members if peer in partial)
         is_in_order = members == start.members and leader in members and in_order == start.partial_steps
-        return is_in_order and self._hosts.can_commit(members)
+        return is_in_order and self._hosts.may_lead(leader) and self._hosts.can_commit(members)
 
     def is_news(self, start: AttemptStart) -> bool:
         """Return whether the partial steps are valid and the attempt is newer than the one known here. Of two attempts with one

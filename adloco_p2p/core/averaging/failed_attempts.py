@@ -17,7 +17,7 @@ fault. A member that ends an attempt because it contributes other inner steps th
 tolerated more often.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
@@ -61,6 +61,16 @@ class FailedAttempts:
         """Return the members that attempts of this member failed at in the rounds that count in this one."""
         reports = [kept for key, kept in self._reports.items() if key[0] > round - KEPT_ROUNDS and key[1] == instance]
         return frozenset().union(*(kept[member].suspects for kept in reports if member in kept))
+
+    def num_lost_to(self, peers: Set[PeerId], round: int, instance: InstanceId) -> int:
+        """Return how many attempts of this round failed because of some of these members alone: they are the causes, or without
+        any cause the members that were named, which may be dead or have declined."""
+        num_lost = 0
+        for key, reports in self._reports.items():
+            if key[:2] == (round, instance):
+                found = causes(reports).keys() or frozenset().union(*(ended.suspects for ended in reports.values()))
+                num_lost += bool(found) and found <= peers
+        return num_lost
 
     def repeated(self, round: int, instance: InstanceId) -> tuple[PeerId, ...]:
         """Return the members to leave out of the retries of this round, most frequent causes first."""

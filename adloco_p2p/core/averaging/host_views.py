@@ -56,6 +56,8 @@ class HostViews:
         round's first event."""
         self.unreliable: Collection[PeerId] = ()
         """The members that made attempts fail again and again; see `FailedAttempts.repeated`."""
+        self.are_alone_deciding = False
+        """Whether retries hold those that decide alone, because several attempts failed because of others."""
         self._me = assignment.me
         self._contributors = assignment.contributors
         self._deciding = assignment.deciding
@@ -76,7 +78,8 @@ class HostViews:
 
         def is_out(peer: PeerId) -> bool:
             view = self._views[peer]
-            return peer in self.gone or peer in suspects or view.has_voted or view.has_declined
+            is_left_out = peer in suspects or (self.are_alone_deciding and peer not in self._deciding)
+            return peer in self.gone or is_left_out or view.has_voted or view.has_declined
 
         suspects = self.suspects
 
@@ -91,9 +94,14 @@ class HostViews:
     @property
     def leader(self) -> PeerId:
         """The host that starts the next attempt: of the remaining hosts that were not silent as leaders the one with the
-        smallest id, hosts in client mode last."""
+        smallest id, hosts that do not decide and hosts in client mode last."""
         candidates = [peer for peer in self.remaining if peer == self._me or not self._views[peer].was_silent_leader]
-        return min(candidates, key=lambda peer: (peer in self._clients, peer))
+        return min(candidates, key=lambda peer: (not self.may_lead(peer), peer in self._clients, peer))
+
+    def may_lead(self, peer: PeerId) -> bool:
+        """Return whether the host's attempts count: its vote does, or all whose votes do are in client mode, so that they
+        cannot reach each other."""
+        return peer in self._deciding or self._deciding <= self._clients
 
     @property
     def absent(self) -> frozenset[PeerId]:
@@ -135,8 +143,8 @@ class HostViews:
         return is_majority(len(self._deciding.intersection(members)), len(self._deciding))
 
     def are_minority(self, peers: Collection[PeerId]) -> bool:
-        """Return whether these are less than half of the contributors, and of those that decide."""
-        return all(2 * len(whole.intersection(peers)) < len(whole) for whole in (frozenset(self._contributors), self._deciding))
+        """Return whether those of these hosts that decide are less than half of all that do."""
+        return 2 * len(self._deciding.intersection(peers)) < len(self._deciding)
 
     def partial_steps(self, members: Iterable[PeerId]) -> tuple[tuple[PeerId, int], ...]:
         """Return the inner steps of the members that contribute fewer than planned."""
@@ -159,22 +167,32 @@ class HostViews:
             view.has_failed_here = True
 
     def accuse(self, accuser: PeerId, peers: Sequence[PeerId]) -> None:
-        """Note that an attempt of `accuser` failed because of these peers, by its report. One report leaves out less than half
-        of the remaining hosts, and all reports of the round together a minority, so that the others can still make an average
-        of a majority. Hosts that have voted join no further attempt anyway and do not count here. The accuser itself is left
-        out if it names itself, or if it names this host, with which it joins no attempt again, as long as a minority does:
-        otherwise two leaders that each have such a member would start attempts in turn for ever."""
+        """Note that an attempt of `accuser` failed because of these peers, by its report.
+
+        One report leaves out less than half of the remaining hosts. All reports of the round together leave out one host, or
+        several that are a minority together with their accusers, one of which may lie and not vote. So the others can still
+        make an average of a majority. Hosts that have voted join no further attempt anyway and do not count here. A host whose
+        vote does not count leaves out nobody whose vote counts, but itself.
+
+        The accuser itself is left out, too, if it names itself, or if it names this host, with which it joins no attempt again,
+        as long as a minority does: otherwise two leaders that each have such a member would start attempts in turn for ever.
+        """
         voted = frozenset(peer for peer, view in self._views.items() if view.has_voted)
         accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser) - voted
-        in_round = accused.union(self._accused) - voted
-        if 2 * len(accused) < len(self.remaining) and self.are_minority(in_round):
+        in_round = self._deciding.intersection(accused.union(self._accused) - voted)
+        if len(in_round) > 1:
+            accusers = (peer for peer, view in self._views.items() if view.accused and peer not in self.unreliable)
+            in_round = in_round.union([accuser], accusers)
+        if accuser not in self._deciding and not self._deciding.isdisjoint(accused):
+            self.suspect([accuser])
+        elif 2 * len(accused) < len(self.remaining) and self.are_minority(in_round):
             self._views[accuser].accused |= accused
         if accuser not in self._contributors:
             return
         view = self._views[accuser]
         view.accuses_this_host = view.accuses_this_host or self._me in peers
-        accusers = [peer for peer, view in self._views.items() if view.accuses_this_host]
-        if accuser in peers or (self._me in peers and self.are_minority(accusers)):
+        refusing = [peer for peer, view in self._views.items() if view.accuses_this_host]
+        if accuser in peers or (self._me in peers and self.are_minority(refusing)):
             self.suspect([accuser])
 
     def skip_leader(self) -> None:

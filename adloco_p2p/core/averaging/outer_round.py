@@ -8,7 +8,8 @@ The rules that make an outer step safe:
 - If no average can get a majority any more, the round is VOID: no host takes an outer step. Hosts keep their local parameters,
   and the next pseudo-gradient spans both rounds. A host that can be in no average of a majority casts a void vote.
 - A failed attempt is repeated by the hosts that remain, under a new key, so that two sets of members never meet. The living
-  contributor with the smallest id leads the retry and names its members. If it stays silent, the next one leads.
+  contributor with the smallest id, of those whose votes count, leads the retry and names its members. If it stays silent, the
+  next one leads.
 - A host joins no attempt with a host that failed one in its own sight, under any leader, and reports that; and none whose
   members cannot commit an average. Of two attempts with one number the same one counts everywhere.
 - A host that was left out, or whose result was lost, fetches the committed average from a holder. A host that has voted joins

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from adloco_p2p.core.averaging.assignment import Assignment
 from adloco_p2p.core.averaging.attempt import Attempts
 from adloco_p2p.core.averaging.commit_votes import CommitVotes
-from adloco_p2p.core.averaging.failed_attempts import Ended
+from adloco_p2p.core.averaging.failed_attempts import TOLERATED, Ended
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.phases import STEPS, WAITING, Phase
 from adloco_p2p.core.model import telemetry
@@ -254,19 +254,22 @@ class RoundState:
         self, member: PeerId, suspects: Collection[PeerId], because: PeerId | None, *, is_partial: bool = False
     ) -> None:
         """Note the report of a member, or of this host, that the current attempt is over. The report may be about a later
-        attempt whose start did not come here; then it ends this one. A majority of the contributors, and of those that decide,
-        always stays reliable."""
+        attempt whose start did not come here; then it ends this one. A majority of those that decide always stays
+        reliable."""
         ended = Ended(
             suspects=frozenset(suspects).intersection(self.attempts.current.members) - {member},
             because=because if because in self.contributors else None,
             is_partial=is_partial,
         )
         self.assignment.failed_attempts.note(self.round, self.instance, self.attempts.current.number, member, ended)
+        attempts = self.assignment.failed_attempts
         unreliable: list[PeerId] = []
-        for peer in self.assignment.failed_attempts.repeated(self.round, self.instance):
+        for peer in attempts.repeated(self.round, self.instance):
             if self.hosts.are_minority([*unreliable, peer]):
                 unreliable.append(peer)
         self.hosts.unreliable = tuple(unreliable)
+        others = frozenset(self.contributors) - self.deciding
+        self.hosts.are_alone_deciding = attempts.num_lost_to(others, self.round, self.instance) > TOLERATED
 
     def end_here(self, suspects: tuple[PeerId, ...], because: PeerId | None, *, is_partial: bool = False) -> list[Effect]:
         """End the current attempt for this host, and return its report of that."""

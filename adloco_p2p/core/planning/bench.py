@@ -46,7 +46,8 @@ def take_turns(
     if is_last:
         return Turns(roster=tuple(roster), bench=(), max_hosts=MAX_HOSTS, reason="")
     roster = [replace(e, is_waiting=True, turn_from=round) if e.joined_round == round else e for e in roster]
-    places = sum(_num_places(draft.plan.requested_batch, work) for draft in drafts)
+    places_by_draft = [_num_places(draft.plan.requested_batch, work) for draft in drafts]
+    places, num_new = sum(places_by_draft), sum(_most_on_probation(number, protocol) for number in places_by_draft)
     rests = _rests([share for draft in drafts for share in draft.plan.hosts])
     drawn = {entry.peer: lot(f"{run}:{entry.turn_from}", entry.peer) for entry in roster}
     offers = [entry for entry in volunteers(roster) if entry.peer not in slow]
@@ -54,7 +55,7 @@ def take_turns(
     working, bench = in_order, list[RosterEntry]()
     if len(in_order) > places:
         able, others = _ranked(in_order, rests, places=places, round=round, work=work)
-        working = [*_shared_with_newcomers(able, places, protocol), *others][:places]
+        working = [*_shared_with_newcomers(able, places, num_new), *others][:places]
         chosen = {entry.peer for entry in working}
         bench = [entry for entry in (*_by_wait(able), *others) if entry.peer not in chosen]
     began = {entry.peer: replace(entry, is_waiting=False, turn_from=round) for entry in working if entry.is_waiting}
@@ -114,12 +115,17 @@ def _ranked(
     return [*reversed(staying), *waiting, *yielding], [entry for entry in in_order if not is_able(entry)]
 
 
-def _shared_with_newcomers(ranked: Sequence[RosterEntry], places: int, protocol: int) -> list[RosterEntry]:
-    """Return the first `places` members, of which those on probation are a minority, or one of two, as long as others can work:
-    identities that have not cost anything yet must not be most of the hosts. The limit is that of `without_surplus`."""
+def _most_on_probation(places: int, protocol: int) -> int:
+    """Return how many hosts of an instance with so many places may be on probation: a minority, or one of two, which is the
+    limit of `without_surplus`."""
+    return max(1, (places - 1) // 2) if protocol >= PROBATION_LIMITED else places // 2
+
+
+def _shared_with_newcomers(ranked: Sequence[RosterEntry], places: int, num_new: int) -> list[RosterEntry]:
+    """Return the first `places` members, of which `num_new` may be on probation as long as others can work: identities that
+    have not cost anything yet must not be most of the hosts."""
     first, rest = ranked[:places], ranked[places:]
-    most = max(1, (places - 1) // 2) if protocol >= PROBATION_LIMITED else places // 2
-    surplus = [entry for entry in first if entry.probation][most:]
+    surplus = [entry for entry in first if entry.probation][num_new:]
     members = [entry for entry in rest if not entry.probation][: len(surplus)]
     dropped = {entry.peer for entry in surplus[len(surplus) - len(members) :]}
     return [entry for entry in first if entry.peer not in dropped] + members
