@@ -17,7 +17,7 @@ fault. A member that ends an attempt because it contributes other inner steps th
 tolerated more often.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
@@ -68,12 +68,13 @@ class FailedAttempts:
         num_lost = 0
         for key, reports in self._reports.items():
             if key[:2] == (round, instance):
-                found = causes(reports).keys() or frozenset().union(*(ended.suspects for ended in reports.values()))
+                found = causes(reports, peers).keys() or frozenset().union(*(ended.suspects for ended in reports.values()))
                 num_lost += bool(found) and found <= peers
         return num_lost
 
-    def repeated(self, round: int, instance: InstanceId) -> tuple[PeerId, ...]:
-        """Return the members to leave out of the retries of this round, most frequent causes first."""
+    def repeated(self, round: int, instance: InstanceId, others: Set[PeerId] = frozenset()) -> tuple[PeerId, ...]:
+        """Return the members to leave out of the retries of this round, most frequent causes first. `others`: those that do not
+        decide; see `causes`."""
         counts: dict[PeerId, int] = {}
         named: dict[PeerId, frozenset[PeerId]] = {}
         of_this_round: set[PeerId] = set()
@@ -81,7 +82,7 @@ class FailedAttempts:
         for key, reports in self._reports.items():
             if key[1] != instance:
                 continue
-            for member, accused in causes(reports).items():
+            for member, accused in causes(reports, others).items():
                 is_new = not accused or not accused <= named.get(member, frozenset())
                 if member in reports and reports[member].is_partial:
                     rounds = partial.setdefault(member, set())
@@ -95,19 +96,21 @@ class FailedAttempts:
         return tuple(sorted(found, key=lambda member: (-counts[member], member)))
 
 
-def causes(reports: Mapping[PeerId, Ended]) -> dict[PeerId, frozenset[PeerId]]:
-    """Return the causes of the failure of one attempt, each with the living members that it named as out of reach."""
+def causes(reports: Mapping[PeerId, Ended], others: Set[PeerId] = frozenset()) -> dict[PeerId, frozenset[PeerId]]:
+    """Return the causes of the failure of one attempt, each with the living members that it named as out of reach. Where
+    several members may be the cause, it is those that do not decide, `others`, if there are any among them: names cost nothing,
+    so they must not make a full member a cause by naming it."""
     by_themselves = [member for member, ended in reports.items() if not ended.suspects and ended.because is None]
     if by_themselves:
         return dict.fromkeys(by_themselves, frozenset())
-    ends = [end for end in (_end_of_way(member, reports) for member in reports) if end]
+    ends = [end for end in (_end_of_way(member, reports, others) for member in reports) if end]
     if not ends:
         return {}
     common = frozenset(ends[0]).intersection(*ends)
     return {member: accused for end in ends for member, accused in end.items() if member in common or not common}
 
 
-def _end_of_way(member: PeerId, reports: Mapping[PeerId, Ended]) -> dict[PeerId, frozenset[PeerId]]:
+def _end_of_way(member: PeerId, reports: Mapping[PeerId, Ended], others: Set[PeerId]) -> dict[PeerId, frozenset[PeerId]]:
     """Return the causes to which the reports lead from this member."""
     way = [member]
     while True:
@@ -117,7 +120,11 @@ def _end_of_way(member: PeerId, reports: Mapping[PeerId, Ended]) -> dict[PeerId,
             return {way[-1]: alive} if alive else {}
         assert ended.because is not None
         if ended.because in way:
-            return dict.fromkeys(way[way.index(ended.because) :], frozenset())
+            return _one_of(way[way.index(ended.because) :], others)
         way.append(ended.because)
         if way[-1] not in reports:
-            return dict.fromkeys(way[-2:], frozenset())
+            return _one_of(way[-2:], others)
+
+
+def _one_of(members: Sequence[PeerId], others: Set[PeerId]) -> dict[PeerId, frozenset[PeerId]]:
+    return dict.fromkeys([member for member in members if member in others] or members, frozenset())

@@ -35,6 +35,8 @@ class HostView:
     """Whether the viewed host has cast its commit vote, so that it joins no further attempt."""
     accused: frozenset[PeerId] = frozenset()
     """The contributors that the viewed host has accused in this round, as far as its accusations count."""
+    accused_deciding: frozenset[PeerId] = frozenset()
+    """If the viewed host does not decide: the hosts that it has accused in this round and that do."""
     accuses_this_host: bool = False
     """Whether an attempt of the viewed host failed because of this one, so that it joins none with this host again."""
     refused_in: int = -1
@@ -56,8 +58,8 @@ class HostViews:
         round's first event."""
         self.unreliable: Collection[PeerId] = ()
         """The members that made attempts fail again and again; see `FailedAttempts.repeated`."""
-        self.are_alone_deciding = False
-        """Whether retries hold those that decide alone, because several attempts failed because of others."""
+        self.have_others_failed = False
+        """Whether several attempts failed because of hosts that do not decide, so that retries hold those that decide alone."""
         self._me = assignment.me
         self._contributors = assignment.contributors
         self._deciding = assignment.deciding
@@ -78,10 +80,11 @@ class HostViews:
 
         def is_out(peer: PeerId) -> bool:
             view = self._views[peer]
-            is_left_out = peer in suspects or (self.are_alone_deciding and peer not in self._deciding)
+            is_left_out = peer in suspects or (leaves_others_out and peer not in self._deciding)
             return peer in self.gone or is_left_out or view.has_voted or view.has_declined
 
         suspects = self.suspects
+        leaves_others_out = self.have_others_failed and not self._are_apart
 
         return tuple(peer for peer in self._contributors if peer == self._me or not is_out(peer))
 
@@ -99,9 +102,13 @@ class HostViews:
         return min(candidates, key=lambda peer: (not self.may_lead(peer), peer in self._clients, peer))
 
     def may_lead(self, peer: PeerId) -> bool:
-        """Return whether the host's attempts count: its vote does, or all whose votes do are in client mode, so that they
-        cannot reach each other."""
-        return peer in self._deciding or self._deciding <= self._clients
+        """Return whether the host's attempts count: its vote does, or those whose votes do cannot reach each other."""
+        return peer in self._deciding or self._are_apart
+
+    @property
+    def _are_apart(self) -> bool:
+        """Whether all hosts that decide are in client mode."""
+        return self._deciding <= self._clients
 
     @property
     def absent(self) -> frozenset[PeerId]:
@@ -124,9 +131,17 @@ class HostViews:
 
     @property
     def suspects(self) -> frozenset[PeerId]:
-        """The hosts that retries leave out: an attempt failed because of them, here or by the report of a reliable member."""
+        """The hosts that retries leave out: an attempt failed because of them, here or by the report of a reliable member, or
+        they do not decide and accuse one that does and is there."""
+        lost = self._lost.union(self._accused, self.unreliable)
+        presuming = (peer for peer, view in self._views.items() if not view.accused_deciding <= lost)
         seen = (peer for peer, view in self._views.items() if view.is_suspect)
-        return self._accused.union(self.unreliable, seen) - {self._me}
+        return self._accused.union(self.unreliable, seen, presuming) - {self._me}
+
+    @property
+    def _lost(self) -> frozenset[PeerId]:
+        """The hosts that join no further attempt by the facts known here."""
+        return self.absent.union(peer for peer, view in self._views.items() if view.is_suspect or view.has_voted)
 
     @property
     def _accused(self) -> frozenset[PeerId]:
@@ -171,8 +186,8 @@ class HostViews:
 
         One report leaves out less than half of the remaining hosts. All reports of the round together leave out one host, or
         several that are a minority together with their accusers, one of which may lie and not vote. So the others can still
-        make an average of a majority. Hosts that have voted join no further attempt anyway and do not count here. A host whose
-        vote does not count leaves out nobody whose vote counts, but itself.
+        make an average of a majority. Hosts that are lost for this one as well need no accuser, and hosts that have voted do
+        not count at all. A host whose vote does not count leaves out nobody whose vote counts, but itself (`suspects`).
 
         The accuser itself is left out, too, if it names itself, or if it names this host, with which it joins no attempt again,
         as long as a minority does: otherwise two leaders that each have such a member would start attempts in turn for ever.
@@ -180,11 +195,11 @@ class HostViews:
         voted = frozenset(peer for peer, view in self._views.items() if view.has_voted)
         accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser) - voted
         in_round = self._deciding.intersection(accused.union(self._accused) - voted)
-        if len(in_round) > 1:
-            accusers = (peer for peer, view in self._views.items() if view.accused and peer not in self.unreliable)
-            in_round = in_round.union([accuser], accusers)
+        if len(in_round - (lost := self._lost)) > 1:
+            accusers = {peer for peer, view in self._views.items() if peer not in self.unreliable and view.accused - lost}
+            in_round = in_round.union(accusers, [accuser] if accused - lost else [])
         if accuser not in self._deciding and not self._deciding.isdisjoint(accused):
-            self.suspect([accuser])
+            self._views[accuser].accused_deciding |= self._deciding.intersection(accused)
         elif 2 * len(accused) < len(self.remaining) and self.are_minority(in_round):
             self._views[accuser].accused |= accused
         if accuser not in self._contributors:

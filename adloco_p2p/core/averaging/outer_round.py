@@ -129,6 +129,7 @@ class OuterRound(RoundState):
         for peer in self.attempts.current.members:
             effects += self._attempt.end_miscounted(peer, now)
         effects += self._attempt.end_lost(now)
+        effects += self._attempt.end_reported(now)
         return [*effects, *self._commit.seek(now)]
 
     # --- attempts and repairs ----------------------------------------------------------------------------------------
@@ -421,6 +422,9 @@ class OuterRound(RoundState):
                 return []
         if not self.hosts.can_commit(self.hosts.remaining):
             return self._commit.vote_void(now)
+        if not self.hosts.may_lead(self.me):  # those that decide are silent, or have an attempt without this host
+            self.next_deadline = now + TAKEOVER_SECONDS
+            return self._attempt.ask_for_votes()
         if self.hosts.is_left_behind and self._gave_way_in != self.attempts.current.number:
             # others lead one without this host, and would join its attempt instead
             self._gave_way_in, self.next_deadline = self.attempts.current.number, now + TAKEOVER_SECONDS

@@ -262,14 +262,13 @@ class RoundState:
             is_partial=is_partial,
         )
         self.assignment.failed_attempts.note(self.round, self.instance, self.attempts.current.number, member, ended)
-        attempts = self.assignment.failed_attempts
+        attempts, others = self.assignment.failed_attempts, frozenset(self.contributors) - self.deciding
         unreliable: list[PeerId] = []
-        for peer in attempts.repeated(self.round, self.instance):
+        for peer in attempts.repeated(self.round, self.instance, others):
             if self.hosts.are_minority([*unreliable, peer]):
                 unreliable.append(peer)
         self.hosts.unreliable = tuple(unreliable)
-        others = frozenset(self.contributors) - self.deciding
-        self.hosts.are_alone_deciding = attempts.num_lost_to(others, self.round, self.instance) > TOLERATED
+        self.hosts.have_others_failed = attempts.num_lost_to(others, self.round, self.instance) > TOLERATED
 
     def end_here(self, suspects: tuple[PeerId, ...], because: PeerId | None, *, is_partial: bool = False) -> list[Effect]:
         """End the current attempt for this host, and return its report of that."""

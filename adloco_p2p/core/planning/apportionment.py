@@ -107,13 +107,14 @@ def _fill(
     return {instance: tuple(sorted(hosts[instance])) for instance in sorted(counts)}
 
 
-def credible_speeds(speeds: Sequence[float]) -> list[float]:
-    """Return claimed samples per second, clamped to a plausible range; 0 (unknown) stays 0.
+def credible_speeds(speeds: Sequence[float], *, among: Sequence[float] = ()) -> list[float]:
+    """Return claimed samples per second, clamped to a plausible range; 0 (unknown) stays 0. The range follows from the known
+    speeds `among` which they are judged, or from their own if none is known there.
 
     As long as most of the known speeds are honest, a claim moves a share by no more than the two factors. Of two claims it is
     unknown which one is false; even then the larger is at most FASTEST_CLAIM times the smaller.
     """
-    known = [speed for speed in speeds if speed > 0.0]
+    known = [speed for speed in among if speed > 0.0] or [speed for speed in speeds if speed > 0.0]
     if not known:
         return list(speeds)
     slowest = SLOWEST_CLAIM * median_high(known)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
-from statistics import median_high
+from statistics import median_high, median_low
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
 from adloco_p2p.core.model.instance_plan import HostShare, InstancePlan, SwitchMode
@@ -73,9 +73,11 @@ def place_hosts(
     periods: LinkPeriods = ALL_IN_EVERY_AVERAGE,
     is_plain: bool = True,
 ) -> tuple[tuple[InstancePlan, ...], float]:
-    """Return the instances with their hosts and shares, and the computing time of the slowest host, in seconds. Peers that
-    leave get nothing, unless all leave. Peers on the bench get no work; the first of them receive the averages, as long as an
-    instance has fewer than its most hosts.
+    """Return the instances with their hosts and shares, and the computing time of the slowest host, in seconds; from protocol
+    22 on, of the slowest full member with work.
+
+    Peers that leave get nothing, unless all leave. Peers on the bench get no work; the first of them receive the averages, as
+    long as an instance has fewer than its most hosts.
 
     A newcomer to the run fetches the state while the others begin the round, so its first share is smaller (FIRST_SHARE); if it
     finds that it would be too late, it withdraws (`core/peer/fetching.py`). Then its first report is missing, and it is given
@@ -90,8 +92,8 @@ def place_hosts(
     benched = frozenset(turns.bench) | periods.benched(round)
     staying = [roster_entry for roster_entry in volunteers(turns.roster) if roster_entry.peer not in benched]
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
-    claimed = [roster_entry.speed for roster_entry in staying]
-    speeds = dict(zip([roster_entry.peer for roster_entry in staying], credible_speeds(claimed), strict=True))
+    full = _full(staying, protocol)
+    speeds = _credible_speeds(staying, full)
     hosts, unplaced = _allocated(drafts, staying, turns.max_hosts, protocol)
     receivers = _receivers(hosts, drafts, [*turns.bench, *unplaced], turns.max_hosts)
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
@@ -113,9 +115,25 @@ def place_hosts(
         plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, here, round), parts, limits, rules, round)
         placed.append(plan)
         for share in plan.hosts:
-            if speeds.get(share.peer, 0.0) > 0.0:
+            if speeds.get(share.peer, 0.0) > 0.0 and (protocol < PROBATION_LIMITED or (share.samples and share.peer in full)):
                 seconds[share.peer].append(min(share.samples / speeds[share.peer], MAX_SECONDS))
     return tuple(placed), _expected_seconds([fsum(times) for times in seconds.values() if times])
+
+
+def _full(staying: Sequence[RosterEntry], protocol: int) -> frozenset[PeerId]:
+    """Return the full members among these, or all where none is one."""
+    full = frozenset(entry.peer for entry in staying if not entry.probation or protocol < PROBATION_LIMITED)
+    return full or frozenset(entry.peer for entry in staying)
+
+
+def _credible_speeds(staying: Sequence[RosterEntry], full: Container[PeerId]) -> dict[PeerId, float]:
+    """Return the speed by which each member gets work. The claims of names on probation, of which there may be any number, move
+    no limit, and a name counts for the median full member at most."""
+    claimed = [entry.speed for entry in staying]
+    among = [entry.speed for entry in staying if entry.peer in full]
+    speeds = dict(zip([entry.peer for entry in staying], credible_speeds(claimed, among=among), strict=True))
+    median = median_low([speed for peer, speed in speeds.items() if peer in full and speed > 0.0] or [0.0])
+    return {peer: speed if peer in full or not median else min(speed, median) for peer, speed in speeds.items()}
 
 
 def _allocated(
@@ -145,7 +163,8 @@ def _allocated(
 
 
 def _expected_seconds(times: Sequence[float]) -> float:
-    """Return the expected duration of a round from the times of its hosts with known speeds; 0 if there are none."""
+    """Return the expected duration of a round from the times of the hosts that count and have known speeds; 0 if there are
+    none."""
     return min(max(times), LONGEST_FACTOR * median_high(times), MAX_SECONDS) if times else 0.0
 
 

@@ -4,6 +4,7 @@ A, B and C are full members, N and M are names on probation; A leads the retries
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -94,3 +95,50 @@ def test_accusers_are_a_minority_with_the_hosts_that_they_accuse() -> None:
     assert after(outer, [(five[4], failed(0, five[1], five[2]))]) == {five}
     outer = averaging(*five, adaptive_timeout=AdaptiveTimeout(), batch=10)
     assert after(outer, [(five[4], failed(0, five[1]))]) == {(five[0], *five[2:])}
+
+
+def test_a_name_makes_no_full_member_a_cause_by_naming_it() -> None:
+    """Two attempts, that names ended because of B, as they report; B answers that N ended them."""
+    outer = averaging_beside(N, M)
+    for attempt, (name, now) in enumerate([(N, 20.0), (M, 60.0)]):
+        outer.received(name, replace(failed(attempt), because=B), now)
+        outer.received(B, replace(failed(attempt), because=name), now + 0.1)
+        assert outer.next_deadline is not None
+        members = members_of_retry(outer, outer.next_deadline)
+    assert members == {(A, B, C)} and B not in outer.hosts.unreliable
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_newcomer_that_reports_a_host_as_lost_is_not_left_out_if_that_is_so(is_gone: bool) -> None:
+    """It is gone, or has declined."""
+    outer = averaging_beside(N, M, full=(A, B, C, PeerId("d")))
+    if is_gone:
+        outer.hosts.gone = (B,)
+    assert after(outer, [(N, failed(0, B)), *([] if is_gone else [(B, failed(1, B))])]) == {(A, C, PeerId("d"), M, N)}
+
+
+def test_those_that_report_a_lost_host_are_no_accusers() -> None:
+    """All report G, which is gone; then one of them has a broken link to another one. Seven full members."""
+    seven = tuple(PeerId(name) for name in "abcdefg")
+    outer = averaging(*seven, adaptive_timeout=AdaptiveTimeout(), batch=14)
+    outer.hosts.gone = (seven[6],)
+    for accuser in seven[1:6]:
+        outer.received(accuser, failed(0, seven[6]), 20.0)
+    outer.received(seven[5], failed(0, seven[6], seven[4]), 20.1)
+    assert outer.next_deadline is not None
+    (left,) = members_of_retry(outer, outer.next_deadline)
+    assert seven[6] not in left and not {seven[4], seven[5]} <= {*left}
+
+
+def test_in_client_mode_those_that_decide_keep_the_names_that_join_them() -> None:
+    outer = averaging(A, B, N, M, adaptive_timeout=AdaptiveTimeout(), names=(N, M), clients=(A, B))
+    assert outer.hosts.leader == M and outer.hosts.may_lead(N)
+    outer.hosts.have_others_failed = True
+    assert outer.hosts.remaining == (A, B, M, N)
+
+
+def test_a_host_that_trained_meanwhile_begins_no_attempt_that_a_member_has_ended() -> None:
+    """N did its inner steps first and could not reach M. It may not lead the retry itself."""
+    outer = averaging(A, B, C, N, M, adaptive_timeout=AdaptiveTimeout(), names=(N, M), received=[failed(0, M)], sender=N)
+    assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
+    assert members_of_retry(outer, outer.next_deadline) == {(A, B, C, N)}

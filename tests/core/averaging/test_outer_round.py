@@ -69,21 +69,25 @@ def outer_round(
 def averaging(
     *peers: PeerId,
     adaptive_timeout: AdaptiveTimeout,
-    received: Sequence[AttemptStart] = (),
+    received: Sequence[AttemptStart | AttemptFailed] = (),
+    sender: PeerId | None = None,
     batch: int = 8,
     names: Sequence[PeerId] = (),
+    clients: Sequence[PeerId] = (),
 ) -> OuterRound:
-    """The round of the first peer, its inner steps done at 10 s. It has `received` from the second one before. `names` are
-    those on probation."""
+    """The round of the first peer, its inner steps done at 10 s. It has `received` from the sender, or from the second peer,
+    before. `names` are those on probation, `clients` those in client mode."""
     rules = replace(RULES, batch=BatchRules(initial_batch=batch))
     plan = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in peers], rules, protocol=PROBATION_LIMITED)
-    plan = replace(plan, roster=tuple(replace(e, probation=3) if e.peer in names else e for e in plan.roster))
+    seats = [replace(e, probation=3) if e.peer in names else e for e in plan.roster]
+    seats = [replace(e, capacity=replace(e.capacity, is_reachable=e.peer not in clients)) for e in seats]
+    plan = replace(plan, roster=tuple(seats))
     outer = outer_round(peers[0], plan, adaptive_timeout)
     outer.start(0.0, progress_end=0.1)
     for message in received:
-        outer.received(peers[1], message, 9.0)
+        outer.received(sender or peers[1], message, 9.0)
     outer.inner_finished(inner_result(outer), 10.0)
-    assert outer.phase is Phase.AVERAGING
+    assert received or outer.phase is Phase.AVERAGING
     return outer
 
 

@@ -195,3 +195,28 @@ def test_hosts_without_work_do_not_judge_who_missed_an_average() -> None:
     idle: list[HostShare] = [share for share in plan.instances[0].hosts if share.peer in NAMES - working(plan)]
     assert idle, "some names only receive the averages"
     assert not any(share.missed_averages for share in plan.instances[0].hosts if share.peer not in NAMES)
+
+
+@pytest.mark.parametrize("claim", [1e-9, 1e9])
+@pytest.mark.parametrize("names", [4, 8])
+def test_speeds_that_names_claim_move_neither_the_expected_time_nor_the_shares_of_full_members(
+    claim: float, names: int
+) -> None:
+    """Three founders and the names, of which two train. Names that claim to be slow get less, so the others get more."""
+    first = [(peer(number), replace(capacity(), newest_protocol=PROBATION_LIMITED)) for number in range(3 + names)]
+    rules = replace(ONE, work=WorkRules(inner_steps=8, rounds=80), batch=BatchRules(initial_batch=64, test="constant"))
+    plan = genesis(RUN, first, rules, protocol=PROBATION_LIMITED)
+
+    def following(speed: float) -> RoundPlan:
+        seats = [
+            replace(entry, speeds=(10.0,) * 3) if entry.peer < peer(3) else replace(entry, speeds=(speed,) * 3, probation=5)
+            for entry in plan.roster
+        ]
+        return next_plan(replace(plan, roster=tuple(seats)), [], rules)
+
+    honest, lied = following(10.0), following(claim)
+    own = [share.samples for share in honest.instances[0].hosts if share.peer < peer(3)]
+    found = [share.samples for share in lied.instances[0].hosts if share.peer < peer(3)]
+    assert sum(share.samples > 0 for share in lied.instances[0].hosts) == 5
+    assert all(fewer <= more <= 2 * fewer for fewer, more in zip(own, found, strict=True))
+    assert 0.0 < honest.expected_seconds <= lied.expected_seconds <= 2 * honest.expected_seconds
