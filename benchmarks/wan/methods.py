@@ -31,7 +31,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.method.figures import BYTES, SECONDS, Estimate, at_cost, estimate, losses_of, paired, with_end
+from benchmarks.method.figures import BYTES, SECONDS, at_cost, estimate, paired, with_end
 from benchmarks.method.plots import mean_curve, save
 from benchmarks.method.report import keep_tables
 from benchmarks.method.store import RESULTS, Record, command_line, read_records, train_missing
@@ -215,22 +215,25 @@ LOSS_HEADS = (
     f"minus {DILOCO.name}",
     *(f"loss at {part:.0%} of the time of the fastest" for part in PARTS),
     f"minus {DILOCO.name}",
+    "loss at the bytes of the cheapest",
+    f"minus {DILOCO.name}",
 )
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """Return every way behind every link: what it took, its final loss, and its loss when the fastest way ended."""
+    """Return every way behind every link: what it took, its final loss, and its loss when the fastest way ended, and with the
+    bytes of the way that sent least."""
     stated = {(record["scale"], record["row_seconds"], record["asked_samples"]) for record in records}
     assert len(stated) <= 1, "ways compare on the same devices, at equal samples"
     heads = (*HEADS, *LOSS_HEADS)
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for mbit in sorted({record["mbit"] for record in records}):
         behind = [record for record in records if record["mbit"] == mbit]
-        fastest = {record["seed"]: min(r["seconds"] for r in behind if r["seed"] == record["seed"]) for record in behind}
+        least = _least(behind, "seconds"), _least(behind, "bytes_per_peer")
         base = [record for record in behind if record["way"] == DILOCO.name]
         for way in WAYS:
             if found := [record for record in behind if record["way"] == way.name]:
-                cells = [way.name, f"{mbit:g} Mbit/s", *costs(found), *losses(found, base, fastest)]
+                cells = [way.name, f"{mbit:g} Mbit/s", *costs(found), *losses(found, base, *least)]
                 lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -253,19 +256,28 @@ def costs(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def losses(records: Sequence[Record], base: Sequence[Record], fastest: Mapping[int, float]) -> list[str]:
+def _least(records: Sequence[Record], cost: str) -> dict[int, float]:
+    """Return the least of this cost for each seed."""
+    return {record["seed"]: min(r[cost] for r in records if r["seed"] == record["seed"]) for record in records}
+
+
+def losses(
+    records: Sequence[Record], base: Sequence[Record], fastest: Mapping[int, float], cheapest: Mapping[int, float]
+) -> list[str]:
     """Return the cells of the losses of a way; differences from DiLoCo are paired by seed."""
-    shown = [estimate([loss_at(record, part * fastest[record["seed"]]) for record in records]).shown(3) for part in PARTS]
-    ours, theirs = ({r["seed"]: loss_at(r, PARTS[-1] * fastest[r["seed"]]) for r in some} for some in (records, base))
     is_base = records[0]["way"] == DILOCO.name
-    final, at_the_end = (
-        _difference(None if is_base else paired(*pair)) for pair in ((losses_of(records), losses_of(base)), (ours, theirs))
-    )
-    return [estimate([record["loss"] for record in records]).shown(3), final, *shown, at_the_end]
 
+    def compared(loss: Callable[[Record], float]) -> list[str]:
+        ours, theirs = ({record["seed"]: loss(record) for record in some} for some in (records, base))
+        difference = None if is_base else paired(ours, theirs)
+        return [estimate([*ours.values()]).shown(3), difference.shown(3) if difference else ""]
 
-def _difference(found: Estimate | None) -> str:
-    return found.shown(3) if found else ""
+    def at_time(part: float) -> list[str]:
+        return compared(lambda record: loss_at(record, part * fastest[record["seed"]]))
+
+    parts = [cell for part in PARTS[:-1] for cell in at_time(part)[:1]]
+    at_bytes = compared(lambda record: loss_at(record, cheapest[record["seed"]], BYTES))
+    return [*compared(lambda record: float(record["loss"])), *parts, *at_time(PARTS[-1]), *at_bytes]
 
 
 def computing(record: Record) -> float:
@@ -273,9 +285,9 @@ def computing(record: Record) -> float:
     return float(record["samples"] / HOSTS * record["row_seconds"] / record["seconds"])
 
 
-def loss_at(record: Record, seconds: float) -> float:
-    """Return the loss at this instant, linear between two evaluations."""
-    return at_cost(with_end(record), seconds, SECONDS)
+def loss_at(record: Record, cost: float, column: int = SECONDS) -> float:
+    """Return the loss at this cost, by default in seconds, linear between two evaluations."""
+    return at_cost(with_end(record), cost, column)
 
 
 def plot(records: Sequence[Record], path: Path) -> None:

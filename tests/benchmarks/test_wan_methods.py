@@ -152,15 +152,18 @@ def made_up(way: Way, seed: int, *, seconds: float, loss: float, mbit: float = 2
 
 
 def test_the_table_shows_what_each_way_has_when_the_fastest_of_its_seed_and_link_ends() -> None:
+    """And with the bytes of the one that sends least: DiLoCo, at 5 MB, half-way between its two points of 1 and 9."""
     records = [made_up(DILOCO, 1, seconds=400.0, loss=2.0), made_up(RAMP, 1, seconds=200.0, loss=2.1)]
+    records[1]["bytes_per_peer"] = 5_000_000
     records += [made_up(ADLOCO, 1, seconds=300.0, loss=2.2, mbit=100.0)]
     assert loss_at(records[0], 200.0) == pytest.approx(2.5)
     constant, ramp, other = table(records)[2:]
     assert (
-        constant == "| DiLoCo | 20 Mbit/s | 1 | 2 | 40 | 64% | 4.0 | 400 | 9.0 | 12.0 | 2.000 |  | 2.875 | 2.750 | 2.500 |  |"
+        constant
+        == "| DiLoCo | 20 Mbit/s | 1 | 2 | 40 | 64% | 4.0 | 400 | 9.0 | 12.0 | 2.000 |  | 2.875 | 2.750 | 2.500 |  | 2.450 |  |"
     )
-    assert ramp.endswith("| 200 | 9.0 | 12.0 | 2.100 | 0.100 | 2.850 | 2.600 | 2.100 | -0.400 |")
-    assert other.startswith("| AdLoCo | 100 Mbit/s |") and other.endswith("| 2.200 |  |")
+    assert ramp.endswith("| 200 | 5.0 | 12.0 | 2.100 | 0.100 | 2.850 | 2.600 | 2.100 | -0.400 | 2.100 | -0.350 |")
+    assert other.startswith("| AdLoCo | 100 Mbit/s |") and other.endswith("| 2.200 |  | 2.200 |  |")
     with pytest.raises(AssertionError, match="same devices"):
         table([*records, made_up(RAMP, 2, seconds=220.0, loss=2.1) | {"scale": 10.0}])
 
