@@ -19,6 +19,8 @@ AdlocoError
   ShardLost                   a process that held a part of the model ended: the supervisor restarts
 """
 
+import errno
+
 from adloco_p2p.error_codes import ERROR_CODES
 
 
@@ -130,6 +132,20 @@ class StorageError(AdlocoError):
 
     exit_code = 4
     code = "E401"
+
+
+def storage_code(number: int | None) -> str | None:
+    """Return the code of an operating system's error of a disk by its number, where there is a better one than E401."""
+    return _STORAGE_CODES.get(number or 0)
+
+
+_STORAGE_CODES = {
+    errno.ENOSPC: "E402",
+    errno.EDQUOT: "E402",
+    errno.EACCES: "E403",
+    errno.EPERM: "E403",
+    errno.EROFS: "E403",
+}
 
 
 class DeviceError(AdlocoError):

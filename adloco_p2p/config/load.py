@@ -267,7 +267,7 @@ def _not_plain(value: Any, depth: int = 0) -> str | None:
         case float() if not math.isfinite(value):
             return f"{value} is not a finite number"
         case int() if not -MAX_INTEGER < value < MAX_INTEGER:
-            return "a whole number of more than 63 bits"
+            return f"{str(value)[:40]} is a whole number of more than 63 bits"
         case str() if any("\ud800" <= letter <= "\udfff" for letter in value):
             return "not valid text (half of a surrogate pair)"
         case None | bool() | int() | float() | str():
@@ -287,6 +287,8 @@ _BOOLEANS = ("true", "false", "yes", "no", "on", "off")
 def _hint(annotation: Any, value: Any) -> str:
     words = accepted(annotation)
     if isinstance(value, str) and words.startswith(("a number", "a whole number", "true or false")):
+        if value.count(",") == 1 and value.replace(",", "", 1).lstrip("+-").isdecimal():
+            return ", because it is text; decimals have a point, as 0.5"
         is_quoted = value.lower() in _BOOLEANS or value[:1].isdecimal() or value.startswith(("+", "-", "."))
         return ", because it is text" + (" (perhaps only the quotes are too many)" if is_quoted else "")
     if isinstance(value, (int, float)) and words.startswith("text"):

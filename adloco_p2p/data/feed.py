@@ -8,6 +8,7 @@ import numpy as np
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.indexing import IndexedRows, index_rows
 from adloco_p2p.data.packing import ConcatenatedRows, Rows
@@ -207,7 +208,7 @@ def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
     problems: list[str] = []
     if rows.training.num_rows < run.batch.initial_batch:
         problems.append(
-            f"{where} gives {rows.training.num_rows} training rows of {length} tokens, and batch.initial_batch is "
+            f"{where} gives {plural(rows.training.num_rows, 'training row')} of {length} tokens, and batch.initial_batch is "
             f"{run.batch.initial_batch}; give more text, or lower data.sequence_length or batch.initial_batch"
         )
     named_heldout = (("path", run.data.heldout_path), ("split", run.data.heldout_split))

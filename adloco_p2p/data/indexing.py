@@ -28,7 +28,7 @@ from adloco_p2p.data.examples import ExampleReader, examples_of, pack_examples
 from adloco_p2p.data.packing import Rows, TokenRows, pack, padding_of, smallest_dtype, terminated
 from adloco_p2p.data.source import anonymous, columns_of, is_heldout, load_split, plugin_texts, texts_of
 from adloco_p2p.data.tokenizer import TokenIds, Tokenizer
-from adloco_p2p.errors import StorageError
+from adloco_p2p.errors import StorageError, storage_code
 
 CACHE_FORMAT = 1
 """The number of the cache's format, raised whenever the same data would give other rows or another layout."""
@@ -204,7 +204,8 @@ def _store(entry: Path, documents: SplitDocuments, data: DataConfig, tokenizer: 
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
-        raise StorageError(f"{entry}: cannot write the tokenised rows: {error}") from error
+        problem = f"{entry}: cannot write the tokenised rows: {error.strerror or error}"
+        raise StorageError(problem, code=storage_code(error.errno)) from error
 
 
 def _remove_abandoned(directory: Path, *, now: float) -> None:

@@ -2,6 +2,8 @@
 
 import glob
 import hashlib
+import json
+import logging
 import platform
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -14,10 +16,13 @@ from adloco_p2p.config.download_size import check_download
 from adloco_p2p.config.plugins import load_plugin, one_line
 from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.data import corpus
 from adloco_p2p.data.corpus import Document
 from adloco_p2p.data.hub import client_errors, download_bytes, repository_files
 from adloco_p2p.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 READ_BATCH = 1000
 """Documents that are read at once from an indexed data set."""
@@ -214,9 +219,21 @@ def _column_setting(data: DataConfig, column: str) -> str:
 
 
 def texts_of(dataset: Any, column: str) -> Iterator[list[str]]:
-    """Yield batches of texts of an indexed data set, in order, without rows that have no text."""
+    """Yield batches of texts of an indexed data set, in order, without rows that have no text, and count those without a value
+    in the log. Raises ConfigError, with the number of the row, for a cell of another kind."""
+    num_rows = num_missing = 0
     for batch in dataset.iter(batch_size=READ_BATCH):
-        yield [text for value in batch[column] if (text := text_of(value, column))]
+        texts = []
+        for value in batch[column]:
+            num_rows += 1
+            num_missing += value is None
+            try:
+                texts.append(text_of(value, column))
+            except ConfigError as error:
+                raise ConfigError(f"{error} (row {num_rows})", code=error.code) from error
+        yield [text for text in texts if text]
+    if num_missing:
+        logger.warning("%d of %s have no %r and are skipped", num_missing, plural(num_rows, "row"), column)
 
 
 def text_of(value: object, column: str, *, setting: str = "data.text_column") -> str:
@@ -224,7 +241,8 @@ def text_of(value: object, column: str, *, setting: str = "data.text_column") ->
     `setting` names the column."""
     if value is None or isinstance(value, str):
         return value or ""
-    raise ConfigError(f"{setting}: {column!r} holds {type(value).__name__}, not text; name a column of strings", code="E207")
+    found = f"{type(value).__name__} {str(value)[:60]!r}"
+    raise ConfigError(f"{setting}: {column!r} holds {found}, not text; name a column of strings, or mend this row", code="E207")
 
 
 def anonymous(texts: Iterable[str]) -> list[Document]:
@@ -265,6 +283,8 @@ def _unreadable(data: DataConfig, split: str, error: Exception, setting: str) ->
         return f"{setting}: not UTF-8: {places}; convert such files, as by `iconv -f LATIN1 -t UTF-8 FILE > NEW`"
     if isinstance(cause, StopIteration | SchemaInferenceError):
         reason = "its files are empty"
+    elif data.source == "json" and data.path is not None:
+        reason = _damaged_line(data, setting) or reason  # the library counts rows from 0 within a block, and names no file
     if data.source != "hub":
         return f"{setting}: {data.path!r} cannot be read as {data.source}: {reason}; give such files, or change data.source"
     wanted = f"data.path: {data.path!r} (name {data.name!r}, revision {data.revision!r}, split {split!r})"
@@ -284,6 +304,20 @@ def bad_bytes_named(data: DataConfig) -> Iterator[None]:
         named = [(replace(data, path=path), setting) for setting, path in _named_paths(data)]
         bad = next((one for one in named if data.source in ("text", "json") and _not_utf8(*one)), (data, "data.path"))
         raise ConfigError(_unreadable(bad[0], data.split, error, bad[1]), code="E207") from error
+
+
+def _damaged_line(data: DataConfig, setting: str) -> str:
+    """Return the first line that is no JSON, of files with one value a line; empty where there is none."""
+    for name in _local_files(data, setting):
+        with Path(name).open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if number == 1 and not line.lstrip().startswith(b"{"):
+                    break  # a list of rows, or a compressed file
+                try:
+                    json.loads(line.rstrip())
+                except ValueError as error:
+                    return f"{name}, line {number}: {str(error).partition(': line ')[0]}"
+    return ""
 
 
 def _not_utf8(data: DataConfig, setting: str) -> str:

@@ -129,6 +129,7 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
         discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
         workdir.enter("asking for the run")
         manifest = _load_manifest(workdir)
+        is_known = manifest is not None
         if manifest is None:
             seconds = target.patience_seconds
             run_digest = await choose_run(discovery, wanted=wanted, seconds=seconds, say=say)
@@ -137,9 +138,10 @@ async def join_run(embedding: Embedding, target: JoinTarget) -> Stop:
         check_held_run(workdir.path, manifest.run, wanted=wanted)
         check_run_of_others(run, config)
         await check_protocol(swarm_node, manifest.run)
+        ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)  # refuses before gigabytes are fetched
         await get_shared_inputs(swarm_node, discovery, run, embedding, digest=manifest.run)
-        ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
-        say(f"run {run.name} ({manifest.run[:16]}), found in {time.monotonic() - begun:.1f} s")
+        found = "taken from this directory" if is_known else f"found in {time.monotonic() - begun:.1f} s"
+        say(f"run {run.name} ({manifest.run[:16]}), {found}")
         return await _take_part(embedding, swarm_node, addresses, run, manifest, ticket=ticket)
 
 

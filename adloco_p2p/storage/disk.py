@@ -13,7 +13,7 @@ from typing import TypeVar
 from safetensors import SafetensorError
 
 from adloco_p2p import decode
-from adloco_p2p.errors import RemoteProtocolError, StorageError
+from adloco_p2p.errors import RemoteProtocolError, StorageError, storage_code
 from adloco_p2p.synced import sync_directory, write_synced
 
 T = TypeVar("T")
@@ -33,7 +33,6 @@ _WHAT_TO_DO = {
     errno.EEXIST: "a file is in the way; choose another directory",
     errno.EIO: "the disk reports an input/output error; check the hardware before going on",
 }
-_CODES = {errno.ENOSPC: "E402", errno.EDQUOT: "E402", errno.EACCES: "E403", errno.EPERM: "E403", errno.EROFS: "E403"}
 
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -54,7 +53,7 @@ def reported(path: Path) -> Iterator[None]:
 
 
 def _problem(path: Path, number: int, words: str) -> StorageError:
-    return StorageError(f"{path}: {_WHAT_TO_DO.get(number, words)}", code=_CODES.get(number))
+    return StorageError(f"{path}: {_WHAT_TO_DO.get(number, words)}", code=storage_code(number))
 
 
 def read_text(path: Path) -> str:

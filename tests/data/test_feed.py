@@ -1,6 +1,8 @@
 """Indexed rows of local files: right side, right rows, cached on disk."""
 
+import errno
 import glob
+import json
 import os
 import platform
 import re
@@ -232,7 +234,40 @@ def test_missing_column(write_shards: WriteShards, private_cache: Path, streamin
 
 def test_column_without_text(write_shards: WriteShards, private_cache: Path) -> None:
     run = run_over(source="json", path=write_shards("json"), text_column="number")
-    assert "'number' holds int, not text" in problem_of(run, private_cache)
+    assert "'number' holds int '7', not text" in problem_of(run, private_cache)
+
+
+def test_rows_without_a_value_are_counted(private_cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [{"text": f"line {number}"} if number % 3 else {"text": None} for number in range(30)]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    opened(run_over(source="json", path=str(tmp_path / "a.jsonl")), private_cache)
+    assert "10 of 30 rows have no 'text' and are skipped" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"text": "cut off', "Unterminated string"),
+        ('{"text": "a"},', "Extra data"),
+        ("{'text': 1}", "Expecting property name"),
+    ],
+)
+def test_a_damaged_line_of_json_is_named_with_its_file(private_cache: Path, tmp_path: Path, line: str, why: str) -> None:
+    good = json.dumps({"text": "good"})
+    (tmp_path / "a.jsonl").write_text(f"{good}\n" * 9)
+    (tmp_path / "b.jsonl").write_text(f"{good}\n" * 4 + f"{line}\n{good}\n")
+    problem = problem_of(run_over(source="json", path=str(tmp_path / "*.jsonl")), private_cache)
+    assert f"cannot be read as json: {tmp_path / 'b.jsonl'}, line 5: {why}" in problem
+
+
+def test_a_full_disk_has_its_code(write_shards: WriteShards, private_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="cannot write the tokenised rows: No space left on device") as caught:
+        open_feed(run_over(source="json", path=write_shards("json")), cache_dir=private_cache)
+    assert caught.value.code == "E402"
 
 
 def test_files_of_another_kind(write_shards: WriteShards, private_cache: Path) -> None:
@@ -321,7 +356,7 @@ def test_empty_corpus(write_shards: WriteShards, private_cache: Path, kind: str)
 def test_too_few_rows(write_shards: WriteShards, private_cache: Path) -> None:
     run = run_over(source="json", path=write_shards("json"), sequence_length=4096)
     problem = problem_of(replace(run, batch=replace(run.batch, initial_batch=3)), private_cache)
-    assert "training rows of 4096 tokens, and batch.initial_batch is 3" in problem
+    assert "gives 1 training row of 4096 tokens, and batch.initial_batch is 3" in problem
 
 
 def test_no_heldout_document(write_shards: WriteShards, private_cache: Path, tmp_path: Path) -> None:

@@ -49,6 +49,11 @@ class PeerAddress:
 def parse_peer_address(text: str) -> PeerAddress:
     """Parse the address of a peer, as users and join links give it. Raises ConfigError."""
     transport, separator, peer = text.strip().rpartition("/p2p/")
+    if not separator and not text.lstrip().startswith("/"):
+        accepted = (
+            "accepted are a join link, adloco://..., and an address, /ip4/.../p2p/PEER-ID; copy the whole line that the other"
+        )
+        raise ConfigError(f"{text!r}: neither a link nor an address; {accepted} peer printed", code="E206")
     if not separator:
         raise ConfigError(f"{text!r}: ends without /p2p/PEER-ID; copy the whole line that the other peer printed", code="E206")
     if not _is_peer_id(peer):

@@ -194,7 +194,7 @@ def test_a_stranger_that_answers_at_the_next_start_is_still_one(tmp_path):
 @pytest.mark.parametrize(
     ("config", "initial_peers", "words"),
     [
-        (LOCAL, ["127.0.0.1:4001"], "without /p2p/"),
+        (LOCAL, ["127.0.0.1:4001"], "neither a link nor an address"),
         (PeerConfig(host_maddrs=("localhost",)), [], "host_maddrs"),
         (PeerConfig(host_maddrs=()), [], "empty"),
         (PeerConfig(announce_maddrs=("/ip4/203.0.113.7/tcp/0",)), [], "leaves the port open"),
