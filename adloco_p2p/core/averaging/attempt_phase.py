@@ -71,15 +71,6 @@ class AttemptPhase:
         reports = state.end_here(suspects, because)
         return [state.failure_log(number, reason), *state.abandon(), *self.fail(now, is_stated=is_stated), *reports]
 
-    def end_reported(self, now: float) -> list[Effect]:
-        """End the attempt under way if a member ended it before this host began it, and so takes no part in it any more."""
-        state, attempt = self._state, self._state.attempts.current
-        others = (peer for peer in attempt.members if peer != state.me)
-        ended_by = next((peer for peer in others if state.hosts[peer].failed_attempt >= attempt.number), None)
-        if state.phase is not Phase.AVERAGING or ended_by is None:
-            return []
-        return self.give_up(f"{ended_by} reported a failure", (), now, because=ended_by)
-
     def end_miscounted(self, peer: PeerId, now: float) -> list[Effect]:
         """End the attempt under way if it counts other inner steps of this member than the member contributes."""
         state = self._state

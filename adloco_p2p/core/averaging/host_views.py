@@ -134,9 +134,9 @@ class HostViews:
         """The hosts that retries leave out: an attempt failed because of them, here or by the report of a reliable member, or
         they do not decide and accuse one that does and is there."""
         lost = self._lost.union(self._accused, self.unreliable)
-        presuming = (peer for peer, view in self._views.items() if not view.accused_deciding <= lost)
+        accusing = (peer for peer, view in self._views.items() if not view.accused_deciding <= lost)
         seen = (peer for peer, view in self._views.items() if view.is_suspect)
-        return self._accused.union(self.unreliable, seen, presuming) - {self._me}
+        return self._accused.union(self.unreliable, seen, accusing) - {self._me}
 
     @property
     def _lost(self) -> frozenset[PeerId]:

@@ -129,7 +129,6 @@ class OuterRound(RoundState):
         for peer in self.attempts.current.members:
             effects += self._attempt.end_miscounted(peer, now)
         effects += self._attempt.end_lost(now)
-        effects += self._attempt.end_reported(now)
         return [*effects, *self._commit.seek(now)]
 
     # --- attempts and repairs ----------------------------------------------------------------------------------------

@@ -135,10 +135,3 @@ def test_in_client_mode_those_that_decide_keep_the_names_that_join_them() -> Non
     assert outer.hosts.leader == M and outer.hosts.may_lead(N)
     outer.hosts.have_others_failed = True
     assert outer.hosts.remaining == (A, B, M, N)
-
-
-def test_a_host_that_trained_meanwhile_begins_no_attempt_that_a_member_has_ended() -> None:
-    """N did its inner steps first and could not reach M. It may not lead the retry itself."""
-    outer = averaging(A, B, C, N, M, adaptive_timeout=AdaptiveTimeout(), names=(N, M), received=[failed(0, M)], sender=N)
-    assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
-    assert members_of_retry(outer, outer.next_deadline) == {(A, B, C, N)}

@@ -69,14 +69,13 @@ def outer_round(
 def averaging(
     *peers: PeerId,
     adaptive_timeout: AdaptiveTimeout,
-    received: Sequence[AttemptStart | AttemptFailed] = (),
-    sender: PeerId | None = None,
+    received: Sequence[AttemptStart] = (),
     batch: int = 8,
     names: Sequence[PeerId] = (),
     clients: Sequence[PeerId] = (),
 ) -> OuterRound:
-    """The round of the first peer, its inner steps done at 10 s. It has `received` from the sender, or from the second peer,
-    before. `names` are those on probation, `clients` those in client mode."""
+    """The round of the first peer, its inner steps done at 10 s. It has `received` from the second one before. `names` are
+    those on probation, `clients` those in client mode."""
     rules = replace(RULES, batch=BatchRules(initial_batch=batch))
     plan = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in peers], rules, protocol=PROBATION_LIMITED)
     seats = [replace(e, probation=3) if e.peer in names else e for e in plan.roster]
@@ -85,9 +84,9 @@ def averaging(
     outer = outer_round(peers[0], plan, adaptive_timeout)
     outer.start(0.0, progress_end=0.1)
     for message in received:
-        outer.received(sender or peers[1], message, 9.0)
+        outer.received(peers[1], message, 9.0)
     outer.inner_finished(inner_result(outer), 10.0)
-    assert received or outer.phase is Phase.AVERAGING
+    assert outer.phase is Phase.AVERAGING
     return outer
 
 
