@@ -317,6 +317,8 @@ def _damaged_line(data: DataConfig, setting: str) -> str:
                     json.loads(line.rstrip())
                 except ValueError as error:
                     return f"{name}, line {number}: {str(error).partition(': line ')[0]}"
+                except RecursionError:
+                    return f"{name}, line {number}: nested too deeply"
     return ""
 
 
