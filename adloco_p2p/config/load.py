@@ -33,6 +33,8 @@ MAX_DEPTH = 8
 """The deepest nesting of one setting's value."""
 MAX_INTEGER = 2**63
 """The bound of whole numbers in a configuration, in both directions."""
+LONGEST_QUOTED = 10**40
+"""Whole numbers from this size on are not quoted in an error."""
 _ALTERNATIVES = (
     ("work.rounds", "work.samples"),
     ("averaging.preset", "averaging.codec"),
@@ -267,7 +269,8 @@ def _not_plain(value: Any, depth: int = 0) -> str | None:
         case float() if not math.isfinite(value):
             return f"{value} is not a finite number"
         case int() if not -MAX_INTEGER < value < MAX_INTEGER:
-            return f"{str(value)[:40]} is a whole number of more than 63 bits"
+            quoted = f"{value} is " if abs(value) < LONGEST_QUOTED else ""  # Python writes no number of thousands of digits
+            return f"{quoted}a whole number of more than 63 bits"
         case str() if any("\ud800" <= letter <= "\udfff" for letter in value):
             return "not valid text (half of a surrogate pair)"
         case None | bool() | int() | float() | str():

@@ -342,6 +342,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
             "work.inner_steps=many",
             'work.inner_steps: "many" (--set) is not accepted, because it is text; accepted: a whole number',
         ),
+        (f"seed=0x{'f' * 5000}", "seed: a whole number of more than 63 bits"),
         ("outer.momentum=1,5", "because it is text; decimals have a point, as 0.5; accepted: a number"),
         ("merge.guard='no'", "because it is text (perhaps only the quotes are too many); accepted: true or false"),
         ("name=8", "name: 8 (--set) is not accepted, because it is not text (quotes are missing)"),
