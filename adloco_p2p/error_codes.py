@@ -418,7 +418,7 @@ ERROR_CODES = {
     "E403": ErrorCode(
         "not permitted",
         "This user may not write there, or the file system is read-only.",
-        "`sudo chown -R $USER DIR`, or choose another `--workdir` or `--output`.",
+        "`sudo chown -R $USER DIR`; on a read-only file system, choose another `--workdir` or `--output`.",
     ),
     "E404": ErrorCode(
         "the working directory is in use",

@@ -11,7 +11,8 @@ PLACES, cost no training. All losses are on the held-out text, which is clean.
 Planned before any run of seeds 1 to 5, paired, at each of PLACES: the merge by equal weights, by samples and by inverse noise,
 minus the merge by requests, which is the usual one (AdLoCo's). Expected: where the instance with noisy data asks for
 more, requests favour the worse model, and their merge is above that by equal weights. All runs were made twice, because in the
-first the names of the data sets were exchanged. Intervals corrected for these nine comparisons were added later.
+first the names of the data sets were exchanged. Intervals corrected for these nine comparisons were added later, and the row
+with the guard, which is exploratory.
 """
 
 import argparse
@@ -69,11 +70,13 @@ _COMMON = (
 )
 _FORKED = ("instances.count=2", f"instances.fork_round={FORK}", "merge.guard=false", "merge.policy=none")
 ONE, CLEAN, OWN, MIXED = "one instance on both", "one instance on clean text", "data of their own", "both on both"
+GUARDED = f"{OWN}, guarded"
 ROWS = {
     ONE: ("instances.count=1",),
     CLEAN: ("instances.count=1", f"data.mixture={{{KINDS[0]}: 1.0, {KINDS[1]}: 1.0e-9}}"),
     OWN: (*_FORKED, f"instances.data=[{', '.join(KINDS)}]"),
     MIXED: _FORKED,
+    GUARDED: (*_FORKED, "merge.guard=true", f"instances.data=[{', '.join(KINDS)}]"),
 }
 """Settings beside the common ones; of one setting twice, the later counts."""
 
@@ -103,7 +106,8 @@ def run_row(name: str, seed: int) -> Record:
     started, run, history = time.process_time(), run_of(name, seed), _History()
     (clean, vocab_size), (noisy, _) = text_of(HOME), text_of(NOISY)
     feed = feed_over(run, (clean, noisy), vocab_size=vocab_size)
-    World(Setting(run=run, speeds=(1.0,) * HOSTS, profile=SMALL), feed, on_applied=history.applied).run()
+    world = World(Setting(run=run, speeds=(1.0,) * HOSTS, profile=SMALL), feed, on_applied=history.applied)
+    world.run()
     module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
     shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
     heldout = IndexedFeed(clean, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
@@ -115,6 +119,8 @@ def run_row(name: str, seed: int) -> Record:
     assert history.final is not None
     record: Record = {"row": name, "seed": seed, "parameters": shell.layout.num_parameters, "loss": loss(history.final)}
     record |= {"rounds": len(history.requests), "requests": history.requests}
+    if run.merge.guard and run.instances.count > 1:
+        record["refused"] = any("refused" in merge.reason for plan in world.plans.values() for merge in plan.merges)
     if run.instances.count > 1:
         places = [placed_at(place, history) for place in PLACES]
         record["merges"] = [
@@ -145,13 +151,15 @@ def train(arguments: argparse.Namespace) -> None:
 
 def table(records: Sequence[Record]) -> list[str]:
     """Return the final loss of each row."""
-    lines = ["| row | seeds | rounds | final loss | minus one instance on both |", "|" + "---|" * 5]
+    lines = ["| row | seeds | rounds | final loss | minus one instance on both | merges refused |", "|" + "---|" * 6]
     losses = {name: losses_of(record for record in records if record["row"] == name) for name in ROWS}
     for name, found in losses.items():
         if found:
             rounds = estimate([record["rounds"] for record in records if record["row"] == name]).mean
             minus = shown(found, losses[ONE]) if name != ONE else ""
-            lines.append(f"| {name} | {len(found)} | {rounds:.0f} | {estimate([*found.values()]).shown(3)} | {minus} |")
+            refused = [record["refused"] for record in records if record["row"] == name and "refused" in record]
+            cells = [f"{len(found)}", f"{rounds:.0f}", estimate([*found.values()]).shown(3), minus]
+            lines.append(row(name, [*cells, f"{sum(refused)} of {len(refused)}" if refused else ""]))
     return lines
 
 

@@ -222,8 +222,8 @@ def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
         unit = " (empty lines part those of a file)" if run.data.source == "text" else ""
         named = {"hub": ", or name a split in data.heldout_split", "python": "", "plugin": ""}
         problems.append(
-            f"data.heldout_fraction: {run.data.heldout_fraction} of {where} is no document; give more documents{unit}, raise it"
-            + named.get(run.data.source, ", or name files in data.heldout_path")
+            f"data.heldout_fraction: {run.data.heldout_fraction} draws no document of {where}; give more documents{unit},"
+            " raise it" + named.get(run.data.source, ", or name files in data.heldout_path")
         )
     if problems:
         raise ConfigError(*problems, code="E207")

@@ -28,7 +28,7 @@ _WHAT_TO_DO = {
     errno.EACCES: "permission denied; give this user write access, or choose another directory",
     errno.EPERM: "not permitted; give this user write access, or choose another directory",
     errno.EROFS: "the disk is read-only; choose another directory",
-    errno.ENOENT: "it is not there; where the directory was moved while a node ran in it, name its new place at the next start",
+    errno.ENOENT: "not found, and it cannot be made; choose another directory, or name the new place of one that was moved",
     errno.ENOTDIR: "not a directory; choose another directory",
     errno.EEXIST: "a file is in the way; choose another directory",
     errno.EIO: "the disk reports an input/output error; check the hardware before going on",

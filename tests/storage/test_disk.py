@@ -46,5 +46,5 @@ def test_an_error_that_is_not_of_the_system_stays_what_it_is(tmp_path: Path) -> 
 
 def test_a_directory_that_was_moved_is_named_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "attempts.txt"
-    with pytest.raises(StorageError, match="it is not there; where the directory was moved"), reported(path):
+    with pytest.raises(StorageError, match="or name the new place of one that was moved"), reported(path):
         path.read_text()

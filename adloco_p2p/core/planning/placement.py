@@ -94,7 +94,7 @@ def place_hosts(
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
     full = _full(staying, protocol)
     speeds = _credible_speeds(staying, full)
-    hosts, unplaced = _allocated(drafts, staying, turns.max_hosts, protocol)
+    hosts, unplaced = _allocated(drafts, staying, full, turns.max_hosts)
     receivers = _receivers(hosts, drafts, [*turns.bench, *unplaced], turns.max_hosts)
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
     trainers = _trainers(drafts, hosts, staying, starting if is_plain else (), round, rules, periods)
@@ -137,20 +137,17 @@ def _credible_speeds(staying: Sequence[RosterEntry], full: Container[PeerId]) ->
 
 
 def _allocated(
-    drafts: Sequence[InstanceDraft], staying: Sequence[RosterEntry], max_hosts: int, protocol: int
+    drafts: Sequence[InstanceDraft], staying: Sequence[RosterEntry], full: Container[PeerId], max_hosts: int
 ) -> tuple[Mapping[InstanceId, Sequence[PeerId]], list[PeerId]]:
     """Return the hosts of each instance, and members that get none. Full members are distributed first, as if they were alone,
     so that no number of names on probation takes an instance for itself; then each member on probation, in the order of the
     seats, gets the instance that it has or that lacks most hosts, as far as a request has a sample for it."""
     requests = {draft.plan.instance: draft.plan.requested_batch for draft in drafts}
     holders = {draft.plan.instance: draft.holders for draft in drafts}
-    full = [entry for entry in staying if not entry.probation] if protocol >= PROBATION_LIMITED else []
-    first = full or staying
-    hosts = allocate_hosts(
-        requests, {entry.peer: entry.capacity.max_instances for entry in first}, holders, max_hosts=max_hosts
-    )
+    first = {entry.peer: entry.capacity.max_instances for entry in staying if entry.peer in full}
+    hosts = allocate_hosts(requests, first, holders, max_hosts=max_hosts)
     seated, unplaced = {instance: list(some) for instance, some in hosts.items()}, []
-    on_probation = [entry for entry in staying if entry.probation] if full else []
+    on_probation = [entry for entry in staying if entry.peer not in full]
     for entry in sorted(on_probation, key=lambda entry: (entry.joined_round, entry.peer)):
         room = {i: min(max_hosts, max(MIN_HOSTS, requests[i])) - len(some) for i, some in seated.items()}
         open_ones = [instance for instance in sorted(room) if room[instance] > 0]
