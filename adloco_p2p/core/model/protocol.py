@@ -14,6 +14,8 @@ STANDINGS_IN_NOISE = 22
 PROBATION_LIMITED = 22
 """The protocol from which members on probation train as a minority only, and decide nothing beside full members, and hosts
 without work decide nothing about a round."""
+PROBED_IN_TIME = 22
+"""The protocol from which the last merge is measured in time although the end of the run comes nearer as batches grow."""
 PROTOCOLS = f"protocols {OLDEST} to {NEWEST}" if OLDEST < NEWEST else f"protocol {NEWEST}"
 """The protocols that this version follows, in words."""
 CANNOT_FOLLOW = "protocol"

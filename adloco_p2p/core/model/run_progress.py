@@ -8,12 +8,12 @@ fails cannot make a run longer.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import ceil
 
 from adloco_p2p.core.model.branches import BranchState, GivenWeight
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.protocol import PROBED_IN_TIME
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId, float_sum
 
@@ -42,12 +42,15 @@ def progress_after(plan: RoundPlan, work: WorkRules) -> float:
 
 def end_after(plan: RoundPlan, work: WorkRules) -> int:
     """Return the round of the plan with `is_last`, as far as this plan shows. In a run by samples it assumes that all rounds to
-    come are like this one; if nothing is left, it is the next round."""
+    come are like this one; if nothing is left, it is the next round. Samples that are too few for an inner step are no round
+    (from the protocol PROBED_IN_TIME on)."""
     if work.samples is None:
         assert work.rounds is not None
         return work.rounds
-    left = max(0, work.samples - samples_after(plan))
-    return plan.round + 1 + ceil(left / max(1, planned_samples(plan)))
+    planned = max(1, planned_samples(plan))
+    rounds, rest = divmod(max(0, work.samples - samples_after(plan)), planned)
+    is_round = rest * plan.inner_steps >= planned if plan.protocol >= PROBED_IN_TIME else rest > 0
+    return plan.round + 1 + rounds + is_round
 
 
 def steps_within(plan: RoundPlan, work: WorkRules) -> int:

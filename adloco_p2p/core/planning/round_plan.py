@@ -36,7 +36,13 @@ from adloco_p2p.core.planning.bench import take_turns
 from adloco_p2p.core.planning.branch_merge import settle
 from adloco_p2p.core.planning.branch_verdict import is_of_branches
 from adloco_p2p.core.planning.claims import Claims, HostReports, received_reports, reports_by_instance
-from adloco_p2p.core.planning.end_of_run import is_probed_for_the_end, last_merge, reported_on
+from adloco_p2p.core.planning.end_of_run import (
+    growth_to_come,
+    has_time_before_the_end,
+    is_probed_for_the_end,
+    last_merge,
+    reported_on,
+)
 from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods, link_periods
@@ -49,9 +55,6 @@ from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
 from adloco_p2p.core.planning.upgrade import protocol_after
 
-ROUNDS_TO_A_VERDICT = 3
-"""Branch states are measured for the last time this many rounds before the end of a run: the verdict comes two plans later, and
-must not collide with that on the last merge."""
 ORPHANED_ROUNDS = 3
 """An instance ends after this many rounds in which no peer reported its state although each of its hosts reported, or has not
 reported since it got its seat at least SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
@@ -113,7 +116,8 @@ def genesis(
         price=rules.admission.price,
         protocol=protocol,
     )
-    if not is_probed_for_the_end(0, len(drafts), end_after(plan, rules.work), rules.merge):
+    growth = growth_to_come(instances, rules, protocol)
+    if not is_probed_for_the_end(end_after(plan, rules.work), len(drafts), rules.merge, growth=growth):
         return plan
     return replace(plan, probe=final_merge(instances, rules=rules.merge))
 
@@ -155,7 +159,8 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     drafts, forks = _forked([draft for draft, _ in carried], round, end, rules)
     merges, probe, why = _merges(previous, drafts, received, decisive, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
-    may_probe = probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end
+    growth = growth_to_come([draft.plan for draft in drafts], rules, previous.protocol)
+    may_probe = probe is None and previous.probe is None and has_time_before_the_end(end - round, growth=growth)
     names = [entry.peer for entry in roster_entries]
     branches = settle(
         previous, received, (forks, merges), names, change.branches, is_last=is_last, may_probe=may_probe, rules=rules.merge
@@ -418,14 +423,15 @@ def _chosen_merge(
         last = last_merge(plans, claims, rules.merge)
         return last, None, last.reason
     held = reported_on(plans, claims)
-    # The end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending.
-    if previous.probe is None and is_probed_for_the_end(round, len(held), end, rules.merge):
+    growth = growth_to_come(held, rules, previous.protocol)
+    # The end of a run that counts samples also moves as hosts come or go, so another probe may still be pending.
+    if previous.probe is None and is_probed_for_the_end(end - round, len(held), rules.merge, growth=growth):
         return None, final_merge(held, rules=rules.merge), "the merge at the end of the run is measured first"
     if is_forking:
         return None, None, "no merge of fresh copies"
     if rules.merge.guard and previous.probe is not None:
         return None, None, "a merge is being measured"
-    if rules.merge.guard and round > end - 4:
+    if rules.merge.guard and not has_time_before_the_end(end - round, growth=growth):
         return None, None, "too near the end to measure a merge of a pair"
     chosen, why = choose_merge(held, round=round, rules=rules.merge)
     if chosen is None or not rules.merge.guard:

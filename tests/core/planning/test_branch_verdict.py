@@ -11,7 +11,7 @@ from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.rules import MergeRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId
-from adloco_p2p.core.planning.round_plan import ROUNDS_TO_A_VERDICT, next_plan
+from adloco_p2p.core.planning.round_plan import next_plan
 from tests.core.core_values import peer
 from tests.core.ledger.test_branches import INSTANCE, accepted, branch_state, bringing, history
 from tests.core.plan_check import check_plan
@@ -117,7 +117,7 @@ def test_what_a_host_lost_since_it_was_measured_is_not_merged_yet() -> None:
 def test_near_the_end_of_the_run_nothing_is_measured() -> None:
     assert GUARDED.work.rounds is not None
     first = named()
-    for until_end, is_probed in ((ROUNDS_TO_A_VERDICT + 1, True), (ROUNDS_TO_A_VERDICT, False)):
+    for until_end, is_probed in ((4, True), (3, False)):
         rules = replace(GUARDED, work=replace(GUARDED.work, rounds=first.round + 1 + until_end))
         states = tuple(item.branch_state for item in first.branches)
         reports = [replace(report, round=first.round - 1, branches=states) for report in honest_reports(first)]
