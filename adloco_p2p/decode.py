@@ -22,7 +22,7 @@ _OPAQUE = frozenset({"cls", "metadata", "serialization"})
 """Parts of a schema that are no schemas."""
 MAX_NESTED_SHARE = 1 / 16
 """Opening brackets and braces over bytes: the most of a value from outside, since each makes an object of some hundred bytes
-before anything is checked. What peers send has less than half of it (`tests/fuzz/test_cost_of_refusal.py`)."""
+before anything is checked. Messages of honest peers have less than half of it (`tests/fuzz/test_cost_of_refusal.py`)."""
 _FREE_BYTES = 1024
 """Shorter values may have any share."""
 

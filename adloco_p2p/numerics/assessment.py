@@ -43,8 +43,7 @@ def mean_of_others(
 ) -> torch.Tensor:
     """Return the average [P] without one contribution [P], which has `coefficient` of `total` in it, as float32.
 
-    The result overwrites `averaged` where that `is_scratch`. What a lossy codec (`sign`) took from the average is missing here,
-    too.
+    The result overwrites `averaged` where that `is_scratch`. The loss of a lossy codec (`sign`) is missing here, too.
     """
     assert 0 <= coefficient < total, (coefficient, total)
     others = averaged if is_scratch else averaged.to(torch.float32, copy=True)

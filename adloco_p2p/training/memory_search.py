@@ -11,7 +11,7 @@ from adloco_p2p.training.accumulation import accumulate_gradient
 from adloco_p2p.training.instance import Instance, NewOptimizer
 from adloco_p2p.training.shell import ModelShell
 
-_FIRST_PATIENCE, _MOST_PATIENCE = 4, 512
+_FIRST_PATIENCE, _MOST_PATIENCE = 8, 512
 """Rounds without an out-of-memory before a larger micro-batch is tried again: at first, and at most. Every out-of-memory
 doubles the number."""
 
@@ -22,14 +22,14 @@ class MicroBatchLimit:
 
     def __init__(self, probed: int) -> None:
         self.samples = self._probed = probed
-        self._patience = _FIRST_PATIENCE
+        self._patience = 0
         self._rounds = 0
 
     def note_round(self, fitting: int) -> None:
         """Note the end of a round in which `fitting` samples were the limit."""
         if fitting < self.samples:
             self.samples, self._rounds = fitting, 0
-            self._patience = min(_MOST_PATIENCE, 2 * self._patience)
+            self._patience = min(_MOST_PATIENCE, 2 * self._patience) if self._patience else _FIRST_PATIENCE
         elif self.samples < self._probed:
             self._rounds += 1
             if self._rounds == self._patience:

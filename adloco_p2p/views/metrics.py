@@ -206,7 +206,7 @@ def _instances(status: Status) -> list[Measure]:
         for metric in task.metrics
     }
     return [
-        _labelled("task_score", "", "Of the model on a task, as a peer claims it.", ("task", "metric", "peer"), scores),
+        _labelled("task_score", "", "Score of the model on a task, as a peer claims it.", ("task", "metric", "peer"), scores),
         _labelled(
             "look_score",
             "",
@@ -260,9 +260,14 @@ def _machine(status: Status) -> list[Measure]:
         plain("process_memory_bytes", "bytes", "Resident memory of this node.", lambda now: now.process_memory_bytes),
         each("gpu_memory_bytes", "bytes", "Memory of the GPU in use, by all programs.", lambda gpu: gpu.memory_bytes),
         each("gpu_memory_limit_bytes", "bytes", "Memory that the GPU has.", lambda gpu: gpu.memory_limit_bytes),
-        each("gpu_utilisation_ratio", "ratio", "Part of the time that the GPU works.", lambda gpu: gpu.utilisation_fraction),
+        each(
+            "gpu_utilisation_ratio",
+            "ratio",
+            "Fraction of the time that the GPU works.",
+            lambda gpu: gpu.utilisation_fraction,
+        ),
         each("gpu_temperature_celsius", "celsius", "Temperature of the GPU.", lambda gpu: gpu.temperature_celsius),
-        each("gpu_power_watts", "watts", "What the GPU takes.", lambda gpu: gpu.power_watts),
+        each("gpu_power_watts", "watts", "Power that the GPU draws.", lambda gpu: gpu.power_watts),
     ]
 
 

@@ -1,6 +1,6 @@
 """The results of all rounds of a long run, as a value that grows without being copied. Pure.
 
-What views derive from all results they compute `once` per value: a screen is drawn three times per second, and a round takes
+Views compute values that derive from all results `once` per value: a screen is drawn three times per second, and a round takes
 longer.
 """
 

@@ -25,7 +25,7 @@ from benchmarks.method.clock import PROFILES
 from benchmarks.method.device import Setting
 from benchmarks.method.rows import Row
 from benchmarks.method.store import Record
-from benchmarks.method.world import World
+from benchmarks.method.world import ALL_REACHED, CROWDED, PATIENT, World
 
 BASE = Path(__file__).with_name("base.yaml")
 HELDOUT_ROWS = 256
@@ -86,7 +86,8 @@ def run_row(
         device=device,
     )
     started = time.process_time()
-    world = World(setting, feed, on_applied=watch.applied)
+    timing = PATIENT if len(row.speeds) <= ALL_REACHED else CROWDED
+    world = World(setting, feed, on_applied=watch.applied, timing=timing)
     world.run()
     return {
         "row": row.name,

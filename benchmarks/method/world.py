@@ -5,6 +5,7 @@ messages take no time and nothing fails, so a run lasts as long as its computing
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 import torch
@@ -32,6 +33,10 @@ LONG = 1e9
 """Seconds, longer than any run."""
 PATIENT = Timing(heartbeat_seconds=LONG, lease_seconds=LONG, attempt_seconds=LONG, grace_seconds=LONG, straggler_seconds=LONG)
 """A timing for a world where nobody dies and nobody is watched: plans wait for all reports."""
+ALL_REACHED = 16
+"""The most peers that gossip surely reaches without heartbeats, which fetch what it missed."""
+CROWDED = replace(PATIENT, heartbeat_seconds=5.0)
+"""The timing of more peers."""
 
 OnApplied = Callable[["World", RoundPlan, InstanceId, torch.Tensor], None]
 """Called once per instance and round with the outer parameters [P] that all its hosts now have."""

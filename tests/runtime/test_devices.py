@@ -4,6 +4,7 @@ import itertools
 import queue
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -27,6 +28,7 @@ from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.runtime.node.device_map import DeviceMap
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeAverage, FakeCheckpoints, FakeEngine, FakeNetwork, rules
+from tests.runtime.test_looks import asked
 
 A, B, C, D = (InstanceId(number) for number in range(4))
 WAIT_LIMIT_SECONDS = 240.0
@@ -191,6 +193,23 @@ def test_one_instance_ends_its_round_while_another_trains() -> None:
     still.set()
     machine.until(InnerFinished, B)
     machine.end()
+
+
+def test_a_merge_ends_the_looks_at_what_is_gone_on_every_device() -> None:
+    """The device that comes last performs the merge, here the other one than that whose look waits."""
+    merge = Merge(sources=(A, B), target=A, weights=(0.5, 0.5), reason="")
+    machine, is_free, has_come = Machine(), threading.Event(), threading.Event()
+    machine.worker.call(A, lambda: assert_comes(has_come))
+    machine.worker.call(B, lambda: assert_comes(is_free))
+    machine.worker.look(replace(asked(), instance=B), "outer", "contribution", "others")
+    machine.worker.submit(Transition(round=1, forks=(), merges=(merge,)))
+    is_free.set()
+    while not machine.worker._devices[1]._jobs.empty():
+        time.sleep(0.001)
+    has_come.set()
+    machine.until(TransitionApplied)
+    assert not any("pass" in name for name in machine.end())
+    assert not machine.worker._devices[1].looks._waiting
 
 
 def test_what_concerns_several_instances_waits_for_all_devices() -> None:

@@ -12,6 +12,7 @@ serve the average; an average that a majority voted for is lost once none of its
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from adloco_p2p.core.model.donors import in_turn
 from adloco_p2p.core.model.effects import Effect
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
@@ -189,8 +190,11 @@ class CommitVotes:
         return CommitTally(votes=votes, num_voters=len(self._deciding), num_open=num_open)
 
     def donors(self, choice: Choice) -> list[PeerId]:
-        """Return the other hosts that can serve the average."""
-        return [peer for peer in sorted(self._holders) if self._holders[peer] == choice]
+        """Return the other hosts that can serve the average, in the order in which they are asked: those first whose votes
+        for it count, because anybody can state that it holds one."""
+        made = {peer for peer, vote in self._countable.items() if peer in self._deciding and choice_of(vote) == choice}
+        offering = [peer for peer, held in self._holders.items() if held == choice]
+        return [*in_turn(offering, choice[1], self._me, first=made)]
 
     def is_lost(self, choice: Choice, absent: Collection[PeerId]) -> bool:
         """Return whether all present voters for the average, at least one, state that they no longer hold it, and no other

@@ -40,17 +40,18 @@ def largest_share(num_members: int, num_reducers: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average:
-    """Average the pseudo-gradient over the named peers into a scratch buffer, weighted by samples."""
+    """Average the pseudo-gradient over the named peers into a scratch buffer."""
 
     instance: InstanceId
     round: int
     attempt: int
     key: Digest
-    """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
+    """Digest of all that the members must agree on, such as plan, attempt, members and the decision that it completes: peers
+    that disagree cannot meet (`Attempts.key`)."""
     plan: Digest
     """Digest of the round's plan."""
     weights: tuple[tuple[PeerId, int], ...]
-    """Samples by peer, sorted by peer; every weight is positive."""
+    """Samples, times the standing where standings differ, by peer, sorted by peer; every weight is positive."""
     steps: tuple[int, ...]
     """Inner steps in each peer's contribution, over all rounds that it spans."""
     timeout_seconds: float

@@ -52,14 +52,18 @@ def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Seq
     return [peer for peer in electorate if peer not in gone] or [peer for peer in roster if peer not in gone]
 
 
+def full_members(plan: RoundPlan) -> frozenset[PeerId]:
+    """Return the members of the plan that have served their probation."""
+    return frozenset(entry.peer for entry in plan.roster if not entry.probation)
+
+
 def deciding_hosts(workers: Collection[PeerId], plan: RoundPlan) -> frozenset[PeerId]:
     """Return those of the hosts with work whose votes and reports decide about a round: the full members among them or, if none
     is one, all. A name on probation must cost a full member nothing, and beside one full member any number of names could
     otherwise be a majority."""
     if plan.protocol < PROBATION_LIMITED:
         return frozenset(workers)
-    full = frozenset(entry.peer for entry in plan.roster if not entry.probation)
-    return full.intersection(workers) or frozenset(workers)
+    return full_members(plan).intersection(workers) or frozenset(workers)
 
 
 def deciding_contributors(plan: RoundPlan, instance: InstanceId) -> frozenset[PeerId]:

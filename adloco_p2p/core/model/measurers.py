@@ -30,7 +30,7 @@ def measurers(state: Digest, workers: Collection[PeerId], roster: Sequence[Roste
 
 def is_assessed(round: int, *, every: int) -> bool:
     """Return whether a contribution to the average of the round is looked at. The first round is left out because the learning
-    rate begins at 0."""
+    rate is still warming up."""
     return every > 0 and round > 0 and round % every == 0
 
 

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.branches import FIRST_BRANCH_ID
+from adloco_p2p.core.model.donors import in_turn
 from adloco_p2p.core.model.effects import DiscardRound, Effect, FetchState, Send
+from adloco_p2p.core.model.electorate import full_members
 from adloco_p2p.core.model.events import FetchFailed, StateFetched
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.plan import RoundPlan
@@ -176,9 +178,8 @@ class Fetching:
             elif pending is not None and donors:
                 branch_state = pending.branch_state
                 item.fetch = Fetch(boundary=branch_state.round, began_at=now)
-                effects.append(
-                    FetchState(instance=key, round=branch_state.round, digest=branch_state.state, from_peers=tuple(donors))
-                )
+                asked = in_turn(donors, branch_state.state, self._state.me, first=full_members(self._book.newest))
+                effects.append(FetchState(instance=key, round=branch_state.round, digest=branch_state.state, from_peers=asked))
         return effects
 
     def _wanted_first(self) -> dict[InstanceId, int]:

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.electorate import deciding_contributors, deciding_hosts, is_majority
+from adloco_p2p.core.model.donors import in_turn
+from adloco_p2p.core.model.electorate import deciding_contributors, deciding_hosts, full_members, is_majority
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.plan import REPORT_LAG, RoundPlan, keepers_of, members_of
 from adloco_p2p.core.model.report import Report
@@ -31,7 +32,7 @@ class Outlook:
     digest: Digest | None
     """Root of the state from the agreed plan or the reports; None if it is unknown."""
     donors: tuple[PeerId, ...]
-    """Living peers that have the state, sorted."""
+    """Living peers that have the state, in the order in which they are asked."""
     may_come: bool
     """A host has the state, or may still get it."""
     is_agreed: bool
@@ -326,7 +327,7 @@ class PlanBook:
         """Return whether other peers can bring the instance's state before round `boundary`. For `passes_over` see
         `reported_state`."""
         if self.final is not None:
-            donors = tuple(peer for peer in self.final.holders if peer not in gone)
+            donors = self._in_turn([peer for peer in self.final.holders if peer not in gone], self.final.digest)
             return Outlook(digest=self.final.digest, donors=donors, may_come=False, is_agreed=self.final.is_agreed)
         states = self._states(instance, boundary - 1)
         digest = self.reported_state(instance, boundary - 1, gone, passes_over=passes_over)
@@ -341,9 +342,12 @@ class PlanBook:
         if rewind is not None:  # the reports on the boundary name the state that the hosts rewind from
             digest, states, is_agreed = rewind, {}, True
         holders = {peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in gone}
-        donors = tuple(sorted(holders)) if digest is not None else ()
+        donors = self._in_turn(holders, digest) if digest is not None else ()
         may_come = self._may_come(instance, boundary - 1, gone)
         return Outlook(digest=digest, donors=donors, may_come=may_come, is_agreed=is_agreed)
+
+    def _in_turn(self, donors: Collection[PeerId], state: Digest) -> tuple[PeerId, ...]:
+        return in_turn(donors, state, self.me, first=full_members(self.newest))
 
     def _may_come(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
         """Return whether another host's report on the state after this round is there or may come. None comes if no host of the

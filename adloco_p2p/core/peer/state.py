@@ -22,8 +22,8 @@ from adloco_p2p.core.peer.plan_book import PlanBook
 
 
 class PeerState:
-    """Mutable state of a peer, which answers questions but decides nothing. What it keeps by round is pruned here only:
-    `forget_before` drops the past, `cut` a history that lost, `move_to` the work in progress."""
+    """Mutable state of a peer, which answers questions but decides nothing. Entries that it keeps by round are pruned
+    here only: `forget_before` drops the past, `cut` a history that lost, `move_to` the work in progress."""
 
     def __init__(self, me: PeerId, *, is_delayed: bool, rounds_kept: int) -> None:
         """`is_delayed`: outer updates may come one round late. For `rounds_kept` see `WorkRules`."""

@@ -78,7 +78,7 @@ def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, 
             medians = {instance: median(losses[instance]) for instance in instances}
             best = min(instances, key=lambda i: (medians[i], i))
             why = f"instance {best} stays, its {name} loss {medians[best]:.4f} is lowest"
-            return keep_only(best, instances, reason=f"end of the run, and no peer measured the merge: {why}")
+            return keep_only(best, instances, reason=f"end of the run, and there is no verdict on the merge: {why}")
     best = max(plans, key=lambda plan: (plan.requested_batch, plan.instance)).instance
     why = f"instance {best} stays, it asks for the largest batch"
-    return keep_only(best, instances, reason=f"end of the run, and no peer measured the merge or a loss: {why}")
+    return keep_only(best, instances, reason=f"end of the run, and there is no verdict on the merge, nor a loss: {why}")

@@ -4,8 +4,9 @@ A merge is a value. A probe has the same form and is only measured; `judge` turn
 """
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import median, median_high, median_low
 
+from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Merge, ProbeVerdict, normalized
 from adloco_p2p.core.model.rules import MergeRules
@@ -44,29 +45,52 @@ def keep_only(survivor: InstanceId, instances: Sequence[InstanceId], *, reason: 
     return Merge(sources=sources, target=survivor, weights=tuple(1.0 if i == survivor else 0.0 for i in sources), reason=reason)
 
 
-def judge(probe: Merge, verdicts: Sequence[ProbeVerdict], *, rules: MergeRules) -> Merge | None:
-    """Return the merge to do after a probe; None if no verdict is about it.
+def judge(
+    probe: Merge, verdicts: Sequence[ProbeVerdict], *, rules: MergeRules, num_deciding: int | None = None
+) -> Merge | None:
+    """Return the merge to do after a probe; None if there is no verdict on it.
 
-    Losses are medians over the verdicts, one per peer, so fewer than half of the peers cannot decide alone. A merged point that
-    is worse than the worst source by more than the tolerance is refused: the best source stays as it is, and the others end.
+    Losses are medians over the verdicts, one per peer. A merged point that is worse than the worst source by more than the
+    tolerance is refused: the best source stays as it is, and the others end. `num_deciding`: how many hosts were to measure it.
+    More than half of them have to, and of two halves that differ neither decides, so that fewer than half never do. None before
+    protocol 22, when any verdict sufficed.
     """
     wanted = (probe.sources, probe.target, len(probe.sources))
     valid = [verdict for verdict in verdicts if (verdict.sources, verdict.target, len(verdict.source_losses)) == wanted]
     if not valid:
         return None
+    if num_deciding is not None and not (is_majority(len(valid), num_deciding) and _do_halves_agree(probe, valid, rules)):
+        return None
     losses = [median(column) for column in zip(*(verdict.source_losses for verdict in valid), strict=True)]
     merged, worst = median(verdict.merged_loss for verdict in valid), max(losses)
     numbers = measured(merged, worst, "of the worst of them alone", rules.guard_tolerance, len(valid))
-    if merged <= worst + rules.guard_tolerance:
+    if (best := _best(probe, losses, merged, rules)) is None:
         reason = f"{probe.reason}; accepted: {numbers}"
         return Merge(sources=probe.sources, target=probe.target, weights=probe.weights, reason=shortened(reason))
-    ranked = sorted(zip(losses, probe.sources, strict=True), key=lambda pair: (pair[0], pair[1] != probe.target, pair[1]))
-    best = ranked[0][1]
     return keep_only(
         best,
         probe.sources,
         reason=shortened(f"refused: {numbers}; instance {best} has the lowest loss and stays, the others end"),
     )
+
+
+def _best(probe: Merge, losses: Sequence[float], merged: float, rules: MergeRules) -> InstanceId | None:
+    """Return the source that stays where the merge is refused; None where it is accepted."""
+    if merged <= max(losses) + rules.guard_tolerance:
+        return None
+    ranked = sorted(zip(losses, probe.sources, strict=True), key=lambda pair: (pair[0], pair[1] != probe.target, pair[1]))
+    return ranked[0][1]
+
+
+def _do_halves_agree(probe: Merge, verdicts: Sequence[ProbeVerdict], rules: MergeRules) -> bool:
+    """Return whether the outcome is the same for either median of an even number of verdicts, the lower and the upper one."""
+    columns = [*zip(*(verdict.source_losses for verdict in verdicts), strict=True)]
+    merged = [verdict.merged_loss for verdict in verdicts]
+    outcomes = {
+        _best(probe, [of_sources(column) for column in columns], of_merged(merged), rules)
+        for of_sources, of_merged in ((median_low, median_high), (median_high, median_low), (median, median))
+    }
+    return len(outcomes) == 1
 
 
 def merged_batch(merge: Merge, instances: Sequence[InstancePlan], *, rules: MergeRules, max_batch: int) -> int:

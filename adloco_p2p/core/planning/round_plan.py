@@ -22,7 +22,7 @@ from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan, keepers_of
-from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, STANDINGS_IN_NOISE
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, STANDINGS_IN_NOISE, VERDICT_OF_MOST
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import Rules
@@ -397,13 +397,21 @@ def _judged_merges(previous: RoundPlan, received: Mapping[PeerId, Report], rules
     """Return the merge that follows from the verdicts on the measured one, if there are any, and why."""
     if previous.pending is None or is_of_branches(previous.pending):
         return (), []
-    probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
-    hosts = deciding_hosts({peer for plan in probed for peer in plan.peers}, previous)
+    hosts = _measuring(previous, previous.pending)
     verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
-    merge = judge(previous.pending, verdicts, rules=rules.merge)
+    num_deciding = len(hosts) if previous.protocol >= VERDICT_OF_MOST else None
+    merge = judge(previous.pending, verdicts, rules=rules.merge, num_deciding=num_deciding)
     if merge is None:
-        return (), ["no peer measured the merge that was to be tried"]
+        return (), ["there is no verdict on the merge that was to be tried"]
     return (merge,), [merge.reason]
+
+
+def _measuring(previous: RoundPlan, probe: Merge) -> frozenset[PeerId]:
+    """Return the hosts whose verdicts on the probe count: those of its target, which measure it."""
+    if previous.protocol < VERDICT_OF_MOST:
+        return frozenset(peer for plan in previous.instances if plan.instance in probe.sources for peer in plan.peers)
+    target = previous.find(probe.target)
+    return frozenset() if target is None else deciding_hosts(target.workers_before(previous.round - 1), previous)
 
 
 def _chosen_merge(

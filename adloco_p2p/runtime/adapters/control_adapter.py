@@ -14,7 +14,7 @@ from adloco_p2p.views.status import Status
 
 
 class ControlAdapter:
-    """Serves the control API from a running node; see `control.server.ControlAdapter`."""
+    """Serves the control API from a running node; see `control.server.Controlled`."""
 
     def __init__(self, node: Node, broadcaster: EventBroadcaster, rate_limiter: RateLimiter | None) -> None:
         self._node = node

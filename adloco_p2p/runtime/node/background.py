@@ -10,7 +10,7 @@ from adloco_p2p.runtime.node.loop import Node
 
 @contextlib.contextmanager
 def in_background(node: Node, works: Sequence[Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Run coroutines beside the loop, within the block. An error of one of them ends the node, unless it is of the network."""
+    """Run coroutines beside the loop, within the block. An error of one of them ends the node."""
     tasks = BackgroundTasks(node.post)
     for work in works:
         tasks.begin(work)

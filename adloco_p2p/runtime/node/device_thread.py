@@ -193,6 +193,8 @@ class DeviceThread:
         return self._jobs.get()
 
     def _meet(self, meeting: Meeting) -> None:
+        for instance in gone_after(meeting.effect):
+            self.looks.forget(instance)  # each device has its own, and the last thread to arrive performs the effect
         if meeting.arrive():
             self._perform_and_post(meeting.effect)
             meeting.end()
@@ -436,3 +438,13 @@ def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:
         case SaveCheckpoint(durable=durable):
             return durable.round <= running.round
     return False
+
+
+def gone_after(effect: DeviceEffect) -> list[InstanceId]:
+    """Return the instances that are not here any more after the effect."""
+    match effect:
+        case Transition(merges=merges):
+            return [source for merge in merges for source in merge.sources if source != merge.target]
+        case DropInstance(instance=instance) | ReleaseState(instance=instance):
+            return [instance]
+    return []

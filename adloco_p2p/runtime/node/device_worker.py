@@ -14,7 +14,6 @@ from adloco_p2p.core.model.assessments import AssessContribution
 from adloco_p2p.core.model.effects import (
     DeviceEffect,
     DiscardRound,
-    DropInstance,
     EndInner,
     Probe,
     ReleaseState,
@@ -27,7 +26,7 @@ from adloco_p2p.core.model.events import Event
 from adloco_p2p.core.model.scalars import InstanceId
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.runtime.node.device_map import DeviceMap
-from adloco_p2p.runtime.node.device_thread import MEETING_SECONDS, DeviceThread, Job, Meeting, Shared
+from adloco_p2p.runtime.node.device_thread import MEETING_SECONDS, DeviceThread, Job, Meeting, Shared, gone_after
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
 
@@ -75,7 +74,7 @@ class DeviceWorker:
                 self._meet(effect)
             case _:
                 self._put(effect.instance, effect)
-        for instance in _gone(effect):
+        for instance in gone_after(effect):
             self._map.forget(instance)
 
     def end_inner(self, effect: EndInner) -> None:
@@ -170,13 +169,3 @@ class DeviceWorker:
             finally:
                 del write  # frees its tensors before the device is notified
                 self._shared.writes.task_done()
-
-
-def _gone(effect: DeviceEffect) -> list[InstanceId]:
-    """Return the instances that are not here any more after the effect."""
-    match effect:
-        case Transition(merges=merges):
-            return [source for merge in merges for source in merge.sources if source != merge.target]
-        case DropInstance(instance=instance) | ReleaseState(instance=instance):
-            return [instance]
-    return []

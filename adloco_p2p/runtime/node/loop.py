@@ -208,7 +208,7 @@ class Node:
 
     def _call_soon(self, function, *args) -> None:  # type: ignore[no-untyped-def]
         assert self._loop is not None
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed; another thread may have closed it just now
             self._loop.call_soon_threadsafe(function, *args)
 
     # --- effects -----------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ from adloco_p2p.swarm.transport.stream_pool import IDLE_SECONDS, StreamPool
 
 logger = logging.getLogger(__name__)
 
+NOTHING_KEPT = "this peer was not in that average, or keeps nothing of it"
 _STOP_SECONDS = 2.0  # for notes and streams that are under way when this peer stops
 _NOTES_AT_ONCE = 16
 _NUM_THREADS = 2  # for encoding, summing and hashing parts
@@ -304,13 +305,16 @@ class Averager:
         [P] each. Raises ContributionNotShown if the subject is at fault, AveragingError if something else prevents it."""
         ended = self._rechecks.ended(instance, round)
         settled = next((one for one in ended if one.spec.completes is None), None)
-        result = next((held for one in ended if (held := self._results.of(one.spec.key)) is not None), None)
-        if settled is None or result is None:
-            raise AveragingError("this peer was not in that average, or keeps nothing of it")
+        if settled is None or not any(self._results.of(one.spec.key) for one in ended):
+            raise AveragingError(NOTHING_KEPT)
         coefficient, total = settled.share_of(subject)
         if coefficient >= total:
             raise AveragingError("nothing but this contribution is in the average")
         vector = await self._shown.fetch(settled, subject, self._context.executor)
+        # only now, because a result that moved to a file meanwhile has given its memory to the next average
+        result = next((held for one in ended if (held := self._results.of(one.spec.key)) is not None), None)
+        if result is None:
+            raise AveragingError(NOTHING_KEPT)
         averaged = (await self._results.restore(result, None, self._context.executor)).vector
         is_scratch = not result.codec.is_verbatim  # a verbatim vector is the very result that is kept for repairs
         without = partial(mean_of_others, averaged, vector, coefficient=coefficient, total=total, is_scratch=is_scratch)

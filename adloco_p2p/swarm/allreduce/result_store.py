@@ -155,7 +155,7 @@ class ResultStore:
         return dropped
 
     def forget(self, key: Digest, *, may_reuse: bool) -> None:
-        """Drop a result; `may_reuse` tells that nothing reads its encoded bytes any more, so that they may become the spare
+        """Drop a result; `may_reuse` means that nothing reads its encoded bytes any more, so that they may become the spare
         buffer."""
         result = self._results.pop(key, None)
         self._rounds.pop(key, None)

@@ -7,7 +7,8 @@ terminal must reach this process alone, which still has to send its leave messag
 The alternatives are worse: `setpriv --pdeathsig` is missing on small systems; a preexec_fn would need asyncio's function
 replaced for all callers for a while, and runs Python between fork and exec. On kernels without PR_SET_PDEATHSIG (macOS), p2pd
 ends by itself IDLE_SECONDS after its last connection, which is ours, is gone.
-The kernel sends the signal when the THREAD that started the child ends, so nodes must start in the main thread's loop.
+The kernel sends the signal when the THREAD that started the child ends, so a node must start in a thread that lives as long as
+it does.
 
 The daemon's unix sockets lie in one directory per workdir, so that sockets of a killed process can be removed with certainty.
 """

@@ -365,7 +365,7 @@ class _Notice:
     """Tells the user, once, that nobody has answered yet."""
 
     def __init__(self, say: Callable[[str], None], rest: str) -> None:
-        """`rest` says how long others are called."""
+        """`rest`: the words for how long other peers are tried."""
         self.rest = rest
         self._say = say
         self._is_told = False

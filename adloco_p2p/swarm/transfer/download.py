@@ -122,7 +122,8 @@ class Download:
         if chunk is not None:
             del self._free[chunk]
         elif not num_owed:  # a donor sends what it was asked for last at the end, so that helps most
-            chunk = next((chunk for chunk in reversed(self._asked) if chunk in held and self._may_help(donor, chunk)), None)
+            open_ones = (chunk for chunk in reversed(self._asked) if chunk in held and self._may_help(donor, chunk))
+            chunk = min(open_ones, key=lambda chunk: len(self._asked[chunk]), default=None)
         if chunk is not None:
             self._asked.setdefault(chunk, set()).add(donor)
             if not num_owed:
@@ -130,14 +131,13 @@ class Download:
         return chunk
 
     def _may_help(self, donor: PeerId, chunk: int) -> bool:
-        """Return whether the chunk is owed by a single other donor that is much slower, or sends nothing."""
-        (other, *more) = self._asked[chunk]
-        if more or other == donor:
-            return False
+        """Return whether all donors that owe the chunk are others, and much slower, or send nothing. A helper may lie, too."""
         seconds = len(self._room[chunk]) * self._seconds_per_byte.get(donor, 1 / UNKNOWN_BYTES_PER_SECOND)
         now = self._clock()
-        return now - self._last_data[other] >= max(HELP_AFTER_SECONDS, seconds) or (
-            now - self._last_chunk[other] >= max(HELP_AFTER_SECONDS, HELP_AFTER_TIMES * seconds)
+        return donor not in self._asked[chunk] and all(
+            now - self._last_data[other] >= max(HELP_AFTER_SECONDS, seconds)
+            or now - self._last_chunk[other] >= max(HELP_AFTER_SECONDS, HELP_AFTER_TIMES * seconds)
+            for other in self._asked[chunk]
         )
 
     def is_right(self, chunk: int, data: bytes | bytearray | memoryview) -> bool:

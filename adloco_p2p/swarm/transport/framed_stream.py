@@ -180,8 +180,8 @@ class FramedStream(asyncio.BufferedProtocol):
             self._loop.call_later(min(seconds, LOOK_SECONDS), self._rest_on, self._loop.time() + seconds)
 
     def _rest_on(self, until: float) -> None:
-        """Rest until then, unless another cap allows reading earlier. What others have read meanwhile does not prolong the
-        rest."""
+        """Rest until then, unless another cap allows reading earlier. Bytes that other streams read meanwhile do not
+        prolong the rest."""
         assert self.pace is not None
         seconds = min(until - self._loop.time(), self.pace.received(0))
         if seconds > 0 and self._lost is None:

@@ -72,8 +72,8 @@ class TokenBucket:
             self._level = min(self._level, max(self._level - amount, -max_debt_seconds * self._rate))
 
     async def take(self, amount: float) -> None:
-        """Take the tokens, and wait until they are there. Waiters are served in order. What others charge meanwhile is paid by
-        those behind them, because else a waiter would wait for as long as others go on."""
+        """Take the tokens, and wait until they are there. Waiters are served in order. Tokens that are charged meanwhile
+        delay later waiters only; otherwise a waiter would wait for as long as others go on."""
         async with self._turn:
             seconds = self.debt_seconds(amount)
             end = self._clock() + seconds

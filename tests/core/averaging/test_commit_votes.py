@@ -119,6 +119,20 @@ def test_an_average_is_lost_where_no_present_voter_holds_it_and_one_reports_that
     assert votes.own.is_held and not votes.is_lost(choice, (D,))
 
 
+def test_those_whose_votes_count_are_asked_for_the_average_before_those_that_only_state_that_they_hold_it() -> None:
+    """C is on probation, and D has no vote; anybody may state that it holds an average."""
+    everybody = (A, B, C, D)
+    one = vote(A, "1", A, B, C)
+    for holders in ((A, C, D), (D, C, A), (C, D, A)):
+        voter = Voter(sign=lambda payload: sign(B, payload), verify=verify, keep=lambda _: [], kept=None)
+        votes = CommitVotes(
+            me=B, plan_digest=PLAN, hosts=everybody, contributors=(A, B, C), deciding=(A, B), clients=(), voter=voter
+        )
+        for peer in holders:
+            votes.received(peer, replace(one, signature="") if peer == D else vote(peer, "1", A, B, C))
+        assert votes.donors(choice_of(one))[0] == A and set(votes.donors(choice_of(one))) == {A, C, D}
+
+
 def test_voters_that_are_all_gone_may_hold_it_still() -> None:
     votes = votes_of(D)
     for peer in (A, B, C):

@@ -8,6 +8,7 @@ import pytest
 
 from adloco_p2p.core.averaging.round_state import LAST_VOTES_SECONDS
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.donors import in_turn
 from adloco_p2p.core.model.effects import Effect, FetchState, SaveCheckpoint, Send, Stop
 from adloco_p2p.core.model.events import (
     Commanded,
@@ -392,8 +393,8 @@ def test_a_peer_that_lacks_a_state_on_the_way_takes_the_final_one_of_most_that_d
         for effect in peer.handle(Received(sender=other, message=one.message(other)), 1.0)
     ]
     asked = [effect for effect in effects if isinstance(effect, FetchState)]
-    wanted = FetchState(instance=INSTANCE, round=2, digest=ONE, from_peers=(PEER1, PEER2))
-    assert asked == [wanted] * is_fetched
+    donors = in_turn((PEER1, PEER2), ONE, PEER0, first=ALL)
+    assert asked == [FetchState(instance=INSTANCE, round=2, digest=ONE, from_peers=donors)] * is_fetched
     if is_fetched:
         peer.handle(StateFetched(instance=INSTANCE, round=2, digest=ONE), 2.0)
         evaluated = Evaluated(instance=INSTANCE, round=2, heldout_loss=2.0, state_digest=ONE, epoch=peer._state.epoch)

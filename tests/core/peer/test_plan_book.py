@@ -35,6 +35,21 @@ def test_a_host_that_reports_a_later_round_without_the_state_has_none_to_wait_fo
     assert may_come(silent), "what was reported late is state all the same"
 
 
+def test_names_on_probation_are_asked_for_a_state_last() -> None:
+    """Eight donors are asked at a time, and one that trickles keeps its place for minutes."""
+    plan = start(ONE, 12)
+    names = {entry.peer for entry in plan.roster[:8]}  # their ids are the smallest
+    later = replace(plan, round=1, roster=tuple(replace(entry, probation=8 * (entry.peer in names)) for entry in plan.roster))
+    for me in (plan.roster[8].peer, plan.roster[9].peer):
+        book = PlanBook(me)
+        for one in (plan, later):
+            book.remember(one)
+        for report in honest_reports(plan):
+            book.note_states(report)
+        donors = book.outlook(plan.instances[0].instance, 1, ()).donors
+        assert len(donors) == 11 and names.isdisjoint(donors[:3]) and names == {*donors[3:]}
+
+
 def test_a_host_without_a_seat_has_no_state_to_wait_for() -> None:
     plan = start(ONE)
     (item,) = plan.instances

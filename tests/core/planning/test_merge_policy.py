@@ -150,6 +150,32 @@ def test_the_median_of_the_verdicts_decides() -> None:
     assert merge is not None and merge.weights == PROBE.weights
 
 
+def test_less_than_a_majority_of_those_that_were_to_measure_is_no_verdict() -> None:
+    good = verdict(3.0, 2.0, merged=2.1)
+    assert judge(PROBE, [good], rules=MergeRules(), num_deciding=2) is None
+    assert judge(PROBE, [good], rules=MergeRules()) is not None, "before protocol 22"
+    for num_deciding in (2, 3):
+        accepted = judge(PROBE, [good, good], rules=MergeRules(), num_deciding=num_deciding)
+        assert accepted is not None and accepted.weights == PROBE.weights
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [verdict(1e6, 1e6, merged=2.0), verdict(0.0, 1e6, merged=2e6)],
+    ids=["a useless merge is good", "the better source is the worse one"],
+)
+@pytest.mark.parametrize("merged", [2.1, 9.0])
+def test_half_of_the_verdicts_decide_nothing(lie: ProbeVerdict, merged: float) -> None:
+    """Source 1 is a nat better. One of two lies: nothing is decided, but what both agree on; of three, it decides nothing."""
+    honest = verdict(3.0, 2.0, merged=merged)
+    alone = judge(PROBE, [honest], rules=MergeRules())
+    of_two = judge(PROBE, [honest, lie], rules=MergeRules(), num_deciding=2)
+    of_three = judge(PROBE, [honest, lie, honest], rules=MergeRules(), num_deciding=3)
+    assert alone is not None and of_three is not None
+    assert of_two is None or of_two.weights == alone.weights
+    assert of_three.weights == alone.weights
+
+
 def test_verdicts_on_something_else_do_not_count() -> None:
     others = [
         verdict(2.0, 2.0, merged=1.0, target=0),

@@ -14,7 +14,7 @@ from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics
 from adloco_p2p.core.model.instance_plan import HostShare
 from adloco_p2p.core.model.lineage import Fork, Merge, ProbeVerdict
 from adloco_p2p.core.model.plan import RosterChange, RoundPlan
-from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, VERDICT_OF_MOST
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.report_form import bits_of
 from adloco_p2p.core.model.roster_entry import Capacity
@@ -370,7 +370,7 @@ def test_a_refused_merge_ends_the_worse_instance() -> None:
 def test_a_probe_without_verdicts_merges_nothing_and_is_tried_again() -> None:
     plans = run(GUARDED)
     assert plans[4].merges == () and len(plans[4].instances) == 3
-    assert "no peer measured the merge" in plans[4].reason
+    assert "there is no verdict on the merge" in plans[4].reason
     assert plans[4].probe is not None
 
 
@@ -401,6 +401,31 @@ def test_verdicts_of_peers_that_host_none_of_the_sources_do_not_count() -> None:
     ]
     assert any(report.verdict for report in reports)
     assert next_plan(plans[3], reports, GUARDED).merges == ()
+
+
+def test_only_full_members_that_trained_the_target_have_a_verdict_on_the_merge() -> None:
+    """Six hosts, three an instance: verdicts of the other instance's hosts, which measure nothing, and of one host alone make
+    no merge; those of two of three do. Before protocol 22 each of them sufficed."""
+    for protocol in (FIRST_UPGRADABLE, VERDICT_OF_MOST):
+        rules = replace(
+            GUARDED, instances=InstanceRules(count=2, start="same"), batch=BatchRules(initial_batch=6, test="constant")
+        )
+        plans = [start(rules, 6, protocol=protocol, max_instances=1)]
+        while plans[-1].round < 3:
+            plans.append(next_plan(plans[-1], honest_reports(plans[-2]) if len(plans) > 1 else [], rules))
+        probe = plans[2].probe
+        assert probe is not None and plans[3].pending == probe
+        target, other = (plans[3].instance(InstanceId(i)).peers for i in (probe.target, 1 - probe.target))
+        assert len(target) == len(other) == 3
+
+        def merged_by(peers: Sequence[PeerId], plans: Sequence[RoundPlan] = plans, rules: Rules = rules) -> bool:
+            verdict = verdict_on(plans[2].probe, 1.0) if plans[2].probe else None
+            reports = [replace(r, verdict=verdict if r.peer in peers else None) for r in honest_reports(plans[2])]
+            return bool(next_plan(plans[3], reports, rules).merges)
+
+        assert merged_by(target[:2]) and merged_by(target)
+        for peers in (other, target[:1], [*other, target[0]]):
+            assert merged_by(peers) is (protocol < VERDICT_OF_MOST), peers
 
 
 def test_the_last_plan_merges_what_is_left_and_is_unguarded_without_a_guard() -> None:

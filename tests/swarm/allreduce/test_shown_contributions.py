@@ -286,6 +286,36 @@ def test_a_subject_whose_attempt_failed_and_that_fetched_the_average_shows_what_
     assert float(torch.cosine_similarity(vector, named.decode(named.encode(sent[SUBJECT])), dim=0)) > 0.999
 
 
+def test_a_result_that_the_next_average_overwrites_during_the_fetch_is_not_looked_at(peers: Peers) -> None:
+    """A result that moves to a file, or is forgotten, gives its memory to the next average. The subject takes that long to show
+    its contribution."""
+    sent = vectors()
+    with peers.using(codec="int8", recheck=0.0, is_assessed=True):
+        averaged(peers.average("overwritten", sent, (1, 1, 1, 1)))
+        allow(peers, 0, 3)
+        _, expected = peers.run(fetched(peers, 3))
+        averager = peers[0].averager
+        key = key_of("overwritten")
+        shown = averager._shown.fetch
+
+        async def late(settled: Settled, subject: PeerId, executor: object) -> torch.Tensor:
+            vector = await shown(settled, subject, executor)  # type: ignore[arg-type]
+            result = averager._results.of(key)
+            assert result is not None
+            before = result.encoded
+            store = averager._results._store
+            store.move(key, before, before.copy(), may_reuse=True)
+            room = averager._results.new_buffer(before.nbytes)
+            assert room is before
+            room[:] = 255
+            return vector
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(averager._shown, "fetch", late)
+            _, others = peers.run(fetched(peers, 0))
+    assert torch.equal(others, expected)
+
+
 async def refused(peers: Peers) -> None:
     """An assessor that is not drawn, of a subject that knows who is."""
     allow(peers, 3)

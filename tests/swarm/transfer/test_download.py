@@ -122,6 +122,23 @@ def test_an_idle_donor_helps_a_slow_one_from_its_last_chunk_on() -> None:
     assert download.num_delivered == {B: 6, C: 1}
 
 
+def test_a_helper_that_sends_nothing_keeps_no_chunk_from_a_third_donor() -> None:
+    """A and B owe the last chunk, and B was to help A. Else one donor that holds chunks back could have another guard it."""
+    now, room = [0.0], empty_room()
+    download = download_into(room, now=now)
+    asyncio.run(download.begin(INDEX))
+    for chunk in (0, 1, 2, 3, 4):
+        assert take(download, C) == chunk
+        download.put(C, chunk, CHUNKS[chunk])
+    assert take(download, A) == 5
+    now[0] = HELP_AFTER_SECONDS
+    assert take(download, B) == 5 and take(download, C) is None, "B has only begun"
+    now[0] = 2 * HELP_AFTER_SECONDS
+    assert take(download, C) == 5
+    download.put(C, 5, CHUNKS[5])
+    assert download.is_complete
+
+
 LARGE = [bytes([number]) * (1 << 18) for number in range(3)]
 
 
