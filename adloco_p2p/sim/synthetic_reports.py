@@ -9,6 +9,7 @@ from adloco_p2p.core.model.branches import BranchState
 from adloco_p2p.core.model.certificate import Ballot, BranchProof, CastVote, Certificate
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.plan import RoundPlan
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.core.model.task_scores import Metric, TaskClaim, TaskScore
@@ -18,7 +19,7 @@ from adloco_p2p.sim.votes import votes_in
 DIGEST = Digest("5" * 64)
 TASK_SECONDS = 3.0
 """The duration of a scoring of tasks, longer than a round."""
-CAPACITY = Capacity(samples_per_second=10.0, micro_batch_limit=8, max_instances=4)
+CAPACITY = Capacity(samples_per_second=10.0, micro_batch_limit=8, max_instances=4, newest_protocol=NEWEST)
 
 
 def invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> BranchState:

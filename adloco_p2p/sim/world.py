@@ -21,6 +21,7 @@ from adloco_p2p.core.model.first_seats import free_first_seats
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.plan import Decide, RoundPlan, roster_of
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
@@ -104,6 +105,8 @@ class Parts:
     """The number of rounds from one checkpoint of a machine to the next."""
     task_period: int = 0
     """The number of rounds from one scoring of tasks, which all can do, to the next; 0 means none."""
+    protocol: int = NEWEST
+    """The protocol with which the run begins, and the newest that its machines can follow."""
 
 
 class World:
@@ -147,9 +150,10 @@ class World:
         names = [name_of(index) for index in range(peers)]
         signers = names[:1] if self.rules.admission.kind != "open" else ()
         self._keepers = frozenset(names[index] for index in self.parts.keepers)
-        self._capacity = replace(self.parts.capacity, scores_tasks=self.parts.task_period > 0)
+        protocol = self.parts.protocol
+        self._capacity = replace(self.parts.capacity, scores_tasks=self.parts.task_period > 0, newest_protocol=protocol)
         offers = tuple((name, replace(self._capacity, is_keeper=name in self._keepers)) for name in names)
-        self.genesis = genesis(RUN, offers, self.rules, signers=signers)
+        self.genesis = genesis(RUN, offers, self.rules, signers=signers, protocol=protocol)
         self.liars = {names[index]: None for index in self.parts.liars}
         """The members that depart from the protocol, whose acts are not judged."""
         self.network = Network(

@@ -399,7 +399,7 @@ def test_the_page_of_divided_machines_says_what_its_runs_show() -> None:
     ):
         assert words in page
     for name, base in ((divided.BRIDGED, alone), (divided.EACH, over_all), (divided.OWN, divided.ONE)):
-        assert f"| 270,816 parameters, 3 seeds | {apart(name, base)} | `divided` |" in first
+        assert f"| 270,816 parameters, 5 seeds | {apart(name, base)} | `divided` |" in first
     assert f"| {apart(over_both, alone)}; fast links: {apart(divided.NO_BORDER, alone)} | `divided` |" in first
     counted = Runs(small_vocabulary.SCALE).records[COUNTED]
     easy, hard = counted["losses"]["3"], counted["kneser_ney"]["3"]
@@ -431,7 +431,7 @@ def test_the_page_of_divided_machines_says_what_data_of_their_own_show() -> None
     assert min(fmean(losses[name].values()) for name in (divided.OWN, divided.MIXED)) > max(map(fmean, tables.values()))
     for words in (
         f"three instances with data of their own end {apart(divided.OWN, divided.ONE)} above one instance on the mixture, and"
-        f" {apart(divided.OWN, divided.MIXED)} above three on the mixture (corrected, that includes zero), which themselves end"
+        f" {apart(divided.OWN, divided.MIXED)} above three on the mixture, which themselves end"
         f" {apart(divided.MIXED, divided.ONE)} above one.",
         f"by {min(gains[divided.OWN]):.2f} to {max(gains[divided.OWN]):.2f} for instances with data of their own and by"
         f" {fmean(gains[divided.MIXED]):.2f} for those on the mixture",

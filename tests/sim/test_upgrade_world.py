@@ -67,7 +67,7 @@ def test_peers_that_are_upgraded_one_by_one_in_churn_and_a_partition_go_over_at_
         partition_seconds=10.0 if seed % 2 else 0.0,
         faults_end_at=30.0,
     )
-    world = World(seed, peers=5, rounds=30, faults=faults, rules=rules_of_one(30))
+    world = World(seed, peers=5, rounds=30, faults=faults, rules=rules_of_one(30), parts=Parts(protocol=OLD))
     for number, machine in enumerate(tuple(world.machines.values())):
         world.queue.at(4.0 + 4.0 * number, upgrade, machine)
     world.queue.at(26.0, upgrade_newcomers, world)
@@ -79,7 +79,8 @@ def test_peers_that_are_upgraded_one_by_one_in_churn_and_a_partition_go_over_at_
 
 
 def story_of(rounds: int = 30, *, peers: int = 4, seed: int = 0) -> Story:
-    return Story(rules=rules_of_one(rounds, probation_rounds=60), peers=peers, seed=seed, speeds=(40.0,) * (peers + 1))
+    rules = rules_of_one(rounds, probation_rounds=60)
+    return Story(rules=rules, peers=peers, seed=seed, speeds=(40.0,) * (peers + 1), protocol=OLD)
 
 
 def test_peers_that_are_upgraded_before_they_start_go_over_within_some_rounds_and_lose_none() -> None:
@@ -169,7 +170,12 @@ def test_a_member_that_announces_nonsense_moves_no_run_and_holds_none_up(claimed
         return replace(report, capacity=replace(report.capacity, newest_protocol=claimed))
 
     world = World(
-        0, peers=4, rounds=14, faults=Faults(), rules=small_rules(4, 14), parts=Parts(liars={1: Liar(alters=nonsense)})
+        0,
+        peers=4,
+        rounds=14,
+        faults=Faults(),
+        rules=small_rules(4, 14),
+        parts=Parts(protocol=OLD, liars={1: Liar(alters=nonsense)}),
     )
     world.run()
     assert {plan.protocol for plan in plans_of(world)} == {OLD}
@@ -180,7 +186,14 @@ def test_a_member_that_announces_what_it_cannot_follow_pauses_alone() -> None:
     def boast(report: Report) -> Report:
         return replace(report, capacity=replace(report.capacity, newest_protocol=NEW))
 
-    world = World(0, peers=4, rounds=60, faults=Faults(), rules=small_rules(4, 60), parts=Parts(liars={1: Liar(alters=boast)}))
+    world = World(
+        0,
+        peers=4,
+        rounds=60,
+        faults=Faults(),
+        rules=small_rules(4, 60),
+        parts=Parts(protocol=OLD, liars={1: Liar(alters=boast)}),
+    )
     machines = tuple(world.machines.values())
     honest, boasting = [m for m in machines if m.is_honest], [m for m in machines if not m.is_honest]
     for machine in honest:
@@ -195,7 +208,7 @@ def test_a_member_that_announces_what_it_cannot_follow_pauses_alone() -> None:
 
 
 def test_plans_and_reports_of_a_run_that_nobody_upgrades_have_the_bytes_that_they_had() -> None:
-    world = World(3, peers=3, rounds=5, faults=Faults(), rules=small_rules(3, 5))
+    world = World(3, peers=3, rounds=5, faults=Faults(), rules=small_rules(3, 5), parts=Parts(protocol=OLD))
     world.run()
     assert all(
         b"protocol" not in canonical.encode(entry) and b"upgrade" not in canonical.encode(entry) for entry in world.ledger()
@@ -214,7 +227,7 @@ class Apart:
             rounds=0,
             faults=Faults(partition_at=8.0, partition_seconds=60.0, faults_end_at=69.0),
             rules=rules_of_one(150, probation_rounds=2),
-            parts=Parts(peer=self._peer),
+            parts=Parts(protocol=OLD, peer=self._peer),
         )
         *others, self.old = self.world.machines
         self.world.network.place({self.old: 1, **dict.fromkeys(others, 0)})

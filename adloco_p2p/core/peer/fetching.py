@@ -186,9 +186,11 @@ class Fetching:
         """Return at which boundary this peer asks for each state that it needs and lacks. Of two boundaries the first counts,
         unless a peer is known to have the state at the second only: then the round between them is over."""
         wanted: dict[InstanceId, int] = {}
-        held = self._state.held
+        held, opened = self._state.held, self._book.get(self._state.opened)
+        mine = self._book.mine(opened) if opened is not None else []
         for instance, at in self._wanted():
-            if instance in held or instance >= FIRST_BRANCH_ID:
+            # a state moves on only where this peer hosts the instance; that of a probe's source may have come too late
+            if instance >= FIRST_BRANCH_ID or (instance in held and (held[instance] >= at or instance in mine)):
                 continue
             first = wanted.setdefault(instance, at)
             if at > first and self._donors(instance, at) and not self._donors(instance, first):

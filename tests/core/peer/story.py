@@ -11,6 +11,7 @@ from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.effects import Effect, Evaluate, RunInner, Stop
 from adloco_p2p.core.model.events import Commanded, Event, InnerResult
 from adloco_p2p.core.model.lineage import Merge, ProbeVerdict
+from adloco_p2p.core.model.protocol import NEWEST
 from adloco_p2p.core.model.roster_entry import Capacity
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.model.scalars import Digest, InstanceId, PeerId
@@ -74,6 +75,7 @@ class Story:
     """After the peer has handed it out, before it is performed."""
     hears: Callable[[PeerId, Event], bool] = lambda *_: True
     """Whether an event reaches the peer."""
+    protocol: int = NEWEST
     told: list[Told] = field(default_factory=list)
     stages: dict[PeerId, list[Stage]] = field(default_factory=dict)
     """Of each peer, in order."""
@@ -85,7 +87,7 @@ class Story:
             uplink_bytes_per_second=VECTOR_BYTES / self.averaging_seconds,
             faults_end_at=self.faults_end_at,
         )
-        parts = Parts(capacity=self.capacity, device=self._device, peer=self._peer)
+        parts = Parts(capacity=self.capacity, device=self._device, peer=self._peer, protocol=self.protocol)
         self.world = World(
             self.seed, peers=self.peers, rounds=0, faults=faults, rules=self.rules, is_delayed=self.is_delayed, parts=parts
         )
