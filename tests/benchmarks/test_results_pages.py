@@ -30,6 +30,7 @@ from benchmarks import (
     tuned_outer,
     unequal_machines,
     unequal_requests,
+    uneven_swarms,
 )
 from benchmarks.assessed import report as assessed
 from benchmarks.method import __main__ as method
@@ -119,6 +120,10 @@ TABLES: dict[str, tuple[str, Callable[[], Tables]]] = {
     "unequal requests": (
         "method.md",
         lambda: {name: table(records_of(unequal_requests.KEPT)) for name, table in unequal_requests.TABLES.items()},
+    ),
+    "uneven swarms": (
+        "method.md",
+        lambda: {"uneven swarms": uneven_swarms.table(records_by_key(uneven_swarms.KEPT, []))},
     ),
     "decayed": ("tuned.md", lambda: {"decayed": decayed.table(records_of(decayed.KEPT))}),
     "muon": ("muon.md", lambda: muon.tables(muon.Cells(), muon.SEEDS)),
