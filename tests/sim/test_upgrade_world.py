@@ -1,5 +1,6 @@
 """Whole peers that are upgraded one by one while their run goes on: one switch, at one round, for all."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -164,19 +165,17 @@ def test_a_newcomer_that_cannot_follow_stops_with_the_reason() -> None:
     assert late not in {entry.peer for plan in plans_of(story.world) for entry in plan.roster}
 
 
+def world_with_a_liar(alters: Callable[[Report], Report], *, rounds: int) -> World:
+    parts = Parts(protocol=OLD, liars={1: Liar(alters=alters)})
+    return World(0, peers=4, rounds=rounds, faults=Faults(), rules=small_rules(4, rounds), parts=parts)
+
+
 @pytest.mark.parametrize("claimed", [0, NEW, 1 << 40])
 def test_a_member_that_announces_nonsense_moves_no_run_and_holds_none_up(claimed: int) -> None:
     def nonsense(report: Report) -> Report:
         return replace(report, capacity=replace(report.capacity, newest_protocol=claimed))
 
-    world = World(
-        0,
-        peers=4,
-        rounds=14,
-        faults=Faults(),
-        rules=small_rules(4, 14),
-        parts=Parts(protocol=OLD, liars={1: Liar(alters=nonsense)}),
-    )
+    world = world_with_a_liar(nonsense, rounds=14)
     world.run()
     assert {plan.protocol for plan in plans_of(world)} == {OLD}
     assert max(plan.round for plan in plans_of(world)) == 14
@@ -186,14 +185,7 @@ def test_a_member_that_announces_what_it_cannot_follow_pauses_alone() -> None:
     def boast(report: Report) -> Report:
         return replace(report, capacity=replace(report.capacity, newest_protocol=NEW))
 
-    world = World(
-        0,
-        peers=4,
-        rounds=60,
-        faults=Faults(),
-        rules=small_rules(4, 60),
-        parts=Parts(protocol=OLD, liars={1: Liar(alters=boast)}),
-    )
+    world = world_with_a_liar(boast, rounds=60)
     machines = tuple(world.machines.values())
     honest, boasting = [m for m in machines if m.is_honest], [m for m in machines if not m.is_honest]
     for machine in honest:

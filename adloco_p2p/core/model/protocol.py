@@ -17,7 +17,7 @@ without work decide nothing about a round."""
 PROBED_IN_TIME = 22
 """The protocol from which the last merge is measured in time although the end of the run comes nearer as batches grow."""
 VERDICT_OF_MOST = 22
-"""The protocol from which a merge takes the verdicts of more than half of the full members that host its target."""
+"""The protocol from which a merge takes the verdicts of more than half of the full members that trained its target."""
 PROTOCOLS = f"protocols {OLDEST} to {NEWEST}" if OLDEST < NEWEST else f"protocol {NEWEST}"
 """The protocols that this version follows, in words."""
 CANNOT_FOLLOW = "protocol"
