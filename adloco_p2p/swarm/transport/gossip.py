@@ -48,6 +48,17 @@ MESSAGE_BURST = 400.0
 BYTES_PER_SECOND = 8.0 * (1 << 20)
 BYTES_BURST = 16.0 * (1 << 20)
 """Messages and bytes that one remote peer may send; more are refused."""
+OWN_MESSAGES_PER_SECOND = 20.0
+OWN_MESSAGE_BURST = 100.0
+OWN_BYTES_PER_SECOND = 64.0 * (1 << 10)
+OWN_BYTES_BURST = 4.0 * (1 << 20)
+COMMON_MESSAGES_PER_SECOND = 200.0
+COMMON_MESSAGE_BURST = 800.0
+COMMON_BYTES_PER_SECOND = BYTES_PER_SECOND
+COMMON_BYTES_BURST = 32.0 * (1 << 20)
+"""Of these, what each member may send in any case, and what all members together may send beyond that. The event loop reads
+all messages, so rates for each alone would let a few members take all of its time. What a member has to send is far within its
+own share, except histories; while others use up the common one, those are lost as on a bad link, and asked for again."""
 STRANGER_MESSAGES_PER_SECOND = 100.0
 STRANGER_MESSAGE_BURST = 400.0
 STRANGER_BYTES_PER_SECOND = 4.0 * (1 << 20)
@@ -140,6 +151,11 @@ class GossipWire:
             TokenBucket(STRANGER_BYTES_PER_SECOND, burst=STRANGER_BYTES_BURST),
         )
         self._to_strangers = TokenBucket(STRANGER_SENT_BYTES_PER_SECOND, burst=STRANGER_SENT_BYTES_BURST)
+        self._shares = _Rates((OWN_MESSAGES_PER_SECOND, OWN_MESSAGE_BURST), (OWN_BYTES_PER_SECOND, OWN_BYTES_BURST))
+        self._from_members = (
+            TokenBucket(COMMON_MESSAGES_PER_SECOND, burst=COMMON_MESSAGE_BURST),
+            TokenBucket(COMMON_BYTES_PER_SECOND, burst=COMMON_BYTES_BURST),
+        )
 
     async def start(self) -> None:
         """Begin to accept messages."""
@@ -184,8 +200,8 @@ class GossipWire:
         refusal, or None."""
         self._meter.received_bytes += envelope.ByteSize()
         self._assembly.drop_stale()
-        num_bytes = num_charged_bytes(envelope)
-        if not self._from_remote.try_take(remote, self._prices.get(envelope.kind, 1.0), num_bytes):
+        num_bytes, price = num_charged_bytes(envelope), self._prices.get(envelope.kind, 1.0)
+        if not self._from_remote.try_take(remote, price, num_bytes):
             return "too many messages"
         if not OLDEST <= envelope.protocol_version <= NEWEST:
             return f"a message of protocol {envelope.protocol_version} is not read here, but {PROTOCOLS}"
@@ -206,6 +222,8 @@ class GossipWire:
             return "the inbox is full"
         if is_stranger and not self._pay_as_stranger(self._stranger_kinds[envelope.kind], num_bytes):
             return "too many messages of peers without a seat"
+        if not is_stranger and not self._pay_as_member(remote, price, num_bytes):
+            return "too many messages of all members together"
         return self._take(remote, envelope, is_stranger=is_stranger)
 
     def _take(self, remote: PeerId, envelope: gossip_pb2.Envelope, *, is_stranger: bool) -> str | None:
@@ -255,6 +273,11 @@ class GossipWire:
         strangers have used up their share of the uplink, because the work would be for nothing."""
         can_answer = self._to_strangers.has(MAX_PAYLOAD_BYTES)
         return can_answer and try_take_all(self._from_strangers, (price, num_bytes))
+
+    def _pay_as_member(self, remote: PeerId, price: float, num_bytes: float) -> bool:
+        """Take from the member's own share, else from what members have in common; return whether one of the two sufficed."""
+        amounts = (price, num_bytes)
+        return self._shares.try_take(remote, *amounts) or try_take_all(self._from_members, amounts)
 
     def _envelopes(self, message: object) -> list[gossip_pb2.Envelope]:
         """Return the envelopes of a message, one for each piece; none for a message that no peer would accept."""

@@ -186,6 +186,23 @@ def test_a_remote_peer_that_sends_too_much_is_refused_and_others_are_not(monkeyp
     assert answers[-1] == "too many messages"
 
 
+@pytest.mark.parametrize("size", [1, 100 << 10])
+def test_all_members_share_one_budget_beyond_a_share_of_their_own(size, monkeypatch):
+    for name in ("OWN_MESSAGES", "OWN_BYTES", "COMMON_MESSAGES", "COMMON_BYTES"):
+        monkeypatch.setattr(gossip, f"{name}_PER_SECOND", 1e-3)
+    read = []
+    monkeypatch.setattr(gossip, "decode", lambda kind, data, **_: read.append(len(data)))
+    flooding = [f"mallory{n}" for n in range(20)]
+    wire = _lone_wire(members=lambda: {"me", "alice", *flooding})
+    monkeypatch.setattr(wire._inbox, "has_room", lambda *_, **__: True)
+    answers = [wire.accept(peer, _envelope(sender=peer, payload=b"x" * size)) for peer in flooding for _ in range(400)]
+    assert "too many messages of all members together" in answers
+    num_messages, num_bytes = 20 * 100 + 800, (20 * 4 + 32) << 20
+    assert len(read) <= num_messages and sum(read) <= num_bytes
+    assert len(read) > 0.9 * num_messages or sum(read) > 0.9 * num_bytes
+    assert wire.accept("alice", _envelope()) is None
+
+
 def test_a_remote_peer_that_asks_too_much_is_not_answered_and_others_are(tmp_path, monkeypatch):
     async def scenario():
         name = "".join(map(chr, range(60, 112)))  # deflates as badly as a key
