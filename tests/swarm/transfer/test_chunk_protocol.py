@@ -1,9 +1,7 @@
 """Remote bytes at the border of a transfer."""
 
-import contextlib
-
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adloco_p2p.errors import RemoteProtocolError
@@ -20,10 +18,23 @@ from adloco_p2p.swarm.transfer.chunk_protocol import (
 
 
 @given(data=st.binary(max_size=200))
-def test_garbage_is_refused_with_the_right_error(data: bytes) -> None:
-    for decode in (ChunkIndex.decode, decode_reply):
-        with contextlib.suppress(RemoteProtocolError):
-            decode(data)
+@example(blob_index(b"head", [(7, bytes(32))]))
+def test_an_index_is_what_was_sent_or_refused(data: bytes) -> None:
+    try:
+        index = ChunkIndex.decode(data)
+    except RemoteProtocolError:
+        return
+    assert blob_index(index.head, index.chunks) == data
+
+
+@given(data=st.binary(max_size=400))
+@example(bytes([Answer.BUSY, *b"busy"]))
+def test_a_reply_is_a_known_answer_and_a_short_reason_or_refused(data: bytes) -> None:
+    try:
+        answer, reason = decode_reply(data)
+    except RemoteProtocolError:
+        return
+    assert data[0] == answer and len(reason) == len(data) - 1 <= 300 and reason.isprintable()
 
 
 @given(
