@@ -44,4 +44,4 @@ def _held(directory: Path) -> int:
 
 
 def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:,.2f} GiB"
+    return f"{num_bytes / 1e9:,.2f} GB"

@@ -29,8 +29,8 @@ def check_size(
     num_bytes = sum(parameter.numel() for parameter in module.parameters()) * bytes_each
     if memory_bytes is not None and num_bytes > memory_bytes:
         raise ConfigError(
-            f"{setting}: {config.model_type} needs {num_bytes / 2**30:,.1f} GiB to be {purpose}, {bytes_each} bytes per"
-            f" parameter; this machine has {memory_bytes / 2**30:,.1f} GiB",
+            f"{setting}: {config.model_type} needs {num_bytes / 1e9:,.1f} GB to be {purpose}, {bytes_each} bytes per"
+            f" parameter; this machine has {memory_bytes / 1e9:,.1f} GB",
             code="E217",
         )
 

@@ -58,14 +58,14 @@ def test_weights_that_have_no_room_are_refused_before_any_of_them_is_asked_for(h
     hub.sizes = {"model-00001-of-00002.safetensors": 1 << 55, "model-00002-of-00002.safetensors": 1, "pytorch_model.bin": 7}
     model = ModelConfig(pretrained="owner/model", revision=REVISION)
     for load in (load_pretrained, weights_digest):
-        with pytest.raises(ConfigError, match=r"model\.pretrained: 'owner/model' is 33,554,432\.00 GiB") as caught:
+        with pytest.raises(ConfigError, match=r"model\.pretrained: 'owner/model' is 36,028,797\.02 GB") as caught:
             load(model)
         assert caught.value.code == "E217"
     assert hub.asked and not any("/resolve/" in path for path in hub.asked)
 
 
 def test_weights_larger_than_the_memory_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"this machine has 0\.50 GiB of memory"):
+    with pytest.raises(ConfigError, match=r"this machine has 0\.54 GB of memory"):
         check_download("model.pretrained", "owner/model", 1 << 29, tmp_path, code="E217", memory_bytes=1 << 29)
 
 

@@ -50,7 +50,7 @@ def test_weights_follow_the_seed_and_leave_the_global_random_state_alone() -> No
 
 def test_a_model_that_this_machine_cannot_hold_is_refused_before_it_is_built() -> None:
     """These sizes would take petabytes; each of them alone is in order."""
-    with pytest.raises(ConfigError, match="GiB to be trained") as refused:
+    with pytest.raises(ConfigError, match="GB to be trained") as refused:
         build(hidden_size=1 << 20, intermediate_size=1 << 22, num_attention_heads=64, num_key_value_heads=64)
     assert refused.value.code == "E217"
 
@@ -178,7 +178,7 @@ def test_pretrained_weights_are_the_start(tmp_path: Path) -> None:
     ("sizes", "code", "reason"),
     [
         ({"num_hidden_layers": 20_000}, "E217", "20000 layers or experts"),
-        ({"vocab_size": 1 << 40}, "E217", "GiB to be loaded, 4 bytes per parameter"),
+        ({"vocab_size": 1 << 40}, "E217", "GB to be loaded, 4 bytes per parameter"),
         ({"num_attention_heads": 0}, "E209", "cannot be loaded"),
         ({"num_hidden_layers": "many"}, "E209", "cannot be loaded"),
     ],

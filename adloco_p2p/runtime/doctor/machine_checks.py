@@ -25,7 +25,7 @@ from adloco_p2p.training.device import emulated_setting, gpu_problem, memory_of,
 from adloco_p2p.training.memory_need import PROCESS_BYTES, SHARD_PROCESS_BYTES
 from adloco_p2p.training.shards.division import shard_devices
 from adloco_p2p.views.check_report import CheckResult
-from adloco_p2p.views.units import duration
+from adloco_p2p.views.units import duration, size
 
 DISTRIBUTION = "adloco-peer"
 LEAST_PYTHON = (3, 11)
@@ -110,7 +110,7 @@ def check_gpu(config: PeerConfig) -> CheckResult:
         memories = memory_of(devices)
     except RuntimeError as error:  # of the driver: another program has exclusive use of the GPU, or the GPU has failed
         return CheckResult(check="GPU", outcome="failed", found=brief(error), code="E522")
-    cards = [f"{item.name} {item.model}, {_gib(item.free_bytes)} of {_gib(item.total_bytes)} free" for item in memories]
+    cards = [f"{item.name} {item.model}, {size(item.free_bytes)} of {size(item.total_bytes)} free" for item in memories]
     driver = driver_version()
     computing = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     versions = f" ({computing}" + (f", driver {driver})" if driver else ")") if torch.cuda.is_available() else ""
@@ -140,7 +140,7 @@ def check_memory(available_bytes: int | None, shards: int = 1) -> CheckResult:
     if shards > 1:
         processes, each = processes + shards * SHARD_PROCESS_BYTES, each + LOCAL_BYTES_PER_PARAMETER
     trained = max(0, available_bytes - processes) / each / 1e6
-    found = f"{_gib(available_bytes)} available: for some {trained:,.0f}M trained parameters on the CPU, activations aside"
+    found = f"{size(available_bytes)} available: for some {trained:,.0f}M trained parameters on the CPU, activations aside"
     return _graded("memory", found, available_bytes, least=LEAST_MEMORY_BYTES, good=GOOD_MEMORY_BYTES, code="E523")
 
 
@@ -150,7 +150,7 @@ def check_disk(folder: Path) -> CheckResult:
     if not os.access(folder, os.W_OK):
         return CheckResult(check="disk", outcome="failed", found=f"{folder} cannot be written to", code="E403")
     free = shutil.disk_usage(folder).free
-    found = f"{_gib(free)} free at {folder}"
+    found = f"{size(free)} free at {folder}"
     return _graded("disk", found, free, least=LEAST_DISK_BYTES, good=GOOD_DISK_BYTES, code="E420")
 
 
@@ -248,7 +248,3 @@ def driver_version() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.splitlines()[0].strip() if result.stdout.strip() else None
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 30):.1f} GiB"
