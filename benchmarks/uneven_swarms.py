@@ -12,7 +12,6 @@ times the start, which no run is meant to reach. Seed 0 was used to see that req
 Planned before any run, with five seeds, paired: the mean over the rounds that both have of log(request of the uneven swarm /
 request of the even one), for each number of hosts and both factors. The batches follow if both ends of the corrected interval
 (COMPARISONS) lie within 20 % and, in every round, so does the mean over the seeds. The final losses are exploratory.
-Three seeds ran.
 """
 
 import argparse
