@@ -372,7 +372,8 @@ class Checkers:
         return found
 
     def _preferred(self, switched: Reorg) -> int:
-        """Return 1 if the electors prefer the side of the fork that won, -1 if they prefer the other one, 0 for neither."""
+        """Return 1 if the electors prefer the side of the fork that won, -1 if they prefer the other one, 0 for neither. Where
+        the first entries show no preference, electors count that voted on one side alone."""
         if not switched.lost:
             return 0
         electors = electors_of(switched.fork)
@@ -388,6 +389,14 @@ class Checkers:
             )
             proven = max(0, min(len(kept), 2 * len(voted) - 1))
             counts.append((2 * proven > len(electors), proven))
+        if counts[0] == counts[1]:
+            lost, won = (
+                {cast.peer for entry in side for cast in entry.certificate.votes if not cast.abstains}
+                for side in (switched.lost, switched.won)
+            )
+            counts = [
+                (False, len([p for p in electors if p in one and p not in other])) for one, other in ((lost, won), (won, lost))
+            ]
         return (counts[1] > counts[0]) - (counts[1] < counts[0])
 
     def _rank(self, digest: Digest) -> tuple[int, int, str]:

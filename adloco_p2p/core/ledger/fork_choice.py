@@ -1,7 +1,7 @@
 """The choice between two histories that met; the other one is collected, entry by checked entry, until it outranks our own.
 
 The electors of the last common plan decide, because they were there before either side could invent members, reports or
-samples. Only in a tie do the samples count that each history proves.
+samples. In a tie those count that followed one side alone since, and only then the samples that each history proves.
 """
 
 from collections.abc import Sequence
@@ -78,13 +78,13 @@ def _last_common(own: Ledger, other: Ledger) -> int:
 
 
 def verdict(own: Ledger, other: Ledger) -> Literal["own", "other", "tie"]:
-    """Return which history the electors of the last common plan prefer; a tie if one history continues the other. No later
-    entry changes this."""
+    """Return which history the electors of the last common plan prefer by their votes for the first entry; a tie if one history
+    continues the other. No later entry changes this."""
     common = _last_common(own, other)
     if common + 1 >= min(len(own.digests), len(other.digests)):
         return "tie"
     ours, theirs, parent = own.entry(common + 1), other.entry(common + 1), own.plan(common)
-    twice = _voters(ours) & _voters(theirs)
+    twice = ours.certificate.voters & theirs.certificate.voters
     kept, kept_there = (_proven_electors(entry, parent, without=twice) for entry in (ours, theirs))
     if kept == kept_there:
         return "tie"
@@ -92,14 +92,18 @@ def verdict(own: Ledger, other: Ledger) -> Literal["own", "other", "tie"]:
 
 
 def outranks(other: Ledger, own: Ledger) -> bool:
-    """Return whether the electors prefer `other`, or are undecided and it proves more samples, then has more rounds, then the
-    larger digest."""
+    """Return whether the electors prefer `other`; or are undecided and more of them followed it alone since; or it then proves
+    more samples, then has more rounds, then the larger digest.
+
+    Without those that followed, one elector could outrank a history that all others had joined since, by votes of its own.
+    """
     decided = verdict(own, other)
-    return decided == "other" or (decided == "tie" and other.head.rank > own.head.rank)
-
-
-def _voters(entry: LedgerEntry) -> frozenset[PeerId]:
-    return frozenset(cast.peer for cast in entry.certificate.votes if not cast.abstains)
+    if decided != "tie":
+        return decided == "other"
+    common = _last_common(own, other)
+    electors = electorate(own.plan(common))
+    kept, kept_there = ({peer for peer in electors if ledger.has_voted_since(peer, common)} for ledger in (own, other))
+    return (len(kept_there - kept), other.head.rank) > (len(kept - kept_there), own.head.rank)
 
 
 def _proven_electors(entry: LedgerEntry, parent: RoundPlan, *, without: frozenset[PeerId]) -> tuple[bool, int]:
@@ -111,7 +115,7 @@ def _proven_electors(entry: LedgerEntry, parent: RoundPlan, *, without: frozense
     """
     full = electorate(parent)
     left_out = {*entry.certificate.absent, *entry.value.departed, *without}
-    votes = len([peer for peer in full if peer in _voters(entry) and peer not in without])
+    votes = len([peer for peer in full if peer in entry.certificate.voters and peer not in without])
     proven = max(0, min(len([peer for peer in full if peer not in left_out]), 2 * votes - 1))
     return is_majority(proven, len(full)), proven
 
@@ -130,4 +134,4 @@ def is_backed(switched: Reorg) -> bool:
     """Return whether some voter for the first won entry did not also vote for the first lost one. An honest peer votes for one
     value of a slot, so without such a voter only liars certified the won entry. False if nothing is lost, since the votes show
     nothing then."""
-    return bool(switched.lost) and not _voters(switched.won[0]) <= _voters(switched.lost[0])
+    return bool(switched.lost) and not switched.won[0].certificate.voters <= switched.lost[0].certificate.voters

@@ -66,6 +66,8 @@ class Ledger:
         self.position: dict[Digest, int] = {self.digests[0]: 0}
         self._members: dict[PeerId, int] = dict.fromkeys(roster_of(genesis), 0)
         """The position of the first roster on which each peer ever was."""
+        self._last_votes: dict[PeerId, int] = {}
+        """The position of the newest entry for which each peer voted."""
         self.admissions = Admissions(roster_of(genesis))
         """The invitations, seats and bans by the entries."""
         self._genesis = genesis
@@ -87,6 +89,7 @@ class Ledger:
         self.plans.append(entry.plan)
         self.digests.append(entry.value.plan)
         self.position[entry.value.plan] = len(self.digests) - 1
+        self._last_votes.update(dict.fromkeys(sorted(entry.certificate.voters), len(self.digests) - 1))
         self.admissions.note(entry.value, position=len(self.digests) - 1, members=self._members)
         if entry.plan.price:
             staying = frozenset(roster_of(entry.plan))
@@ -104,6 +107,10 @@ class Ledger:
         """Return the entry that made the plan at this position, from 1 on."""
         from_end = len(self.digests) - position
         return self.entries[-from_end] if from_end <= len(self.entries) else self._recall(self.digests[position])
+
+    def has_voted_since(self, peer: PeerId, position: int) -> bool:
+        """Return whether the peer voted for an entry after this position."""
+        return self._last_votes.get(peer, 0) > position
 
     def recalled(self, plan: Digest) -> LedgerEntry:
         """Return the persisted entry of a plan, also of a history that lost."""
@@ -130,6 +137,7 @@ class Ledger:
         copy = Ledger(self._genesis, recall=self._recall)
         copy.digests, copy.samples = self.digests[:length], self.samples[:length]
         copy.position = {digest: position for position, digest in enumerate(copy.digests)}
+        copy._last_votes = {peer: min(last, length - 1) for peer, last in self._last_votes.items()}
         copy._members = {peer: first for peer, first in self._members.items() if first < length}
         copy.admissions = self.admissions.truncated(length)
         first = max(1, min(len(self.digests) - len(self.entries), length - REPORT_LAG))

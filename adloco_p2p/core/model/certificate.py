@@ -39,6 +39,11 @@ class Certificate:
     votes: Annotated[tuple[CastVote, ...], MaxLen(MAX_ROSTER)]
     """Votes sorted by peer."""
 
+    @property
+    def voters(self) -> frozenset[PeerId]:
+        """The peers that voted for the value."""
+        return frozenset(cast.peer for cast in self.votes if not cast.abstains)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class BranchProof:

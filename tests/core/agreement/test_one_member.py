@@ -115,6 +115,58 @@ def test_a_tie_of_the_electors_is_decided_by_rank() -> None:
     assert outranks(left, right) == (left.head.rank > right.head.rank) != outranks(right, left)
 
 
+def test_in_a_tie_those_that_followed_one_side_since_go_before_rank() -> None:
+    """One of the right half votes in the left one later and counts for neither: two against one."""
+    swarm = Swarm(4)
+    a, b, c, d = (peer(index) for index in range(4))
+    left, right = forked((a, b), swarm, departed=(c, d)), forked((c, d), swarm, departed=(a, b))
+    right.samples[-1] = 10**9
+    assert outranks(right, left)
+    following = entry_of(a, left, absent=(), departed=())
+    votes = tuple(CastVote(peer=name, abstains=name == d, signature="") for name in (a, b, c, d))
+    left.append(replace(following, certificate=replace(following.certificate, votes=votes)))
+    assert verdict(left, right) == "tie" and outranks(left, right) and not outranks(right, left)
+
+
+def test_a_member_cannot_replace_what_others_added_to_the_entry_of_one_that_was_alone() -> None:
+    """Three of four are silent for a while, and the fourth goes on alone; they come back and follow it. One vote against one
+    vote is a tie, and a forged history may be longer than the common one."""
+    swarm = Swarm(4)
+    swarm.deliver()
+    names = sorted(swarm.peers)
+    alone, liar = names[0], names[-1]
+    for name in names:
+        swarm.report(name, 0)
+    swarm.deliver()
+    swarm.report(alone, 1)
+    swarm.mail.clear()
+    swarm.pass_time(22, among=[alone])
+    fork = swarm.peers[alone].ledger.entries[-1].value.parent
+    for count in range(2, 5):
+        swarm.pass_time(12, among=names[:count])
+    for _ in range(4):
+        for name in names:
+            swarm.report(name, swarm.peers[name].ledger.plans[-1].round - 1)
+        swarm.deliver()
+        swarm.pass_time(2, among=names)
+    common = swarm.peers[alone].ledger
+    assert {swarm.peers[name].ledger.head for name in names} == {common.head}
+    forged = common.truncated(fork)
+    while forged.head.rank <= common.head.rank:
+        gone = tuple(name for name in roster_of(forged.plans[-1]) if name != liar)
+        entry = entry_of(liar, forged, absent=gone, departed=gone)
+        assert not check_entry(entry, ledger=forged, decide=decide, verify=verify)
+        forged.append(entry)
+    assert verdict(common, forged) == "tie"
+    beat = replace(swarm.peers[liar].members.heartbeat(swarm.now), head=forged.head)
+    entries = forged.after(fork, len(forged.digests))
+    for name in names[:-1]:
+        for message in (beat, Entries(entries=entries)):
+            swarm.now += 1.0
+            swarm.take(name, swarm.peers[name].receive(liar, message, swarm.now))
+        assert swarm.peers[name].ledger.head == common.head
+
+
 # --- the reports of a plan -------------------------------------------------------------------------------------------
 
 
