@@ -8,12 +8,12 @@ import platform
 import sys
 from typing import NoReturn
 
-from adloco_p2p import cli
-
 _M_ARENA_MAX = -8
 """The constant of glibc's `mallopt` (malloc.h)."""
 _STDERR = 2
 """The highest number of a standard stream."""
+_INTERRUPTED = 130
+"""The exit code of a process that Ctrl-C ended before training began."""
 
 
 def main() -> NoReturn:
@@ -23,9 +23,13 @@ def main() -> NoReturn:
     share_one_arena()
     start_by_fork()
     try:
+        from adloco_p2p import cli  # takes some time, in which Ctrl-C ends the process as well
+
         code = cli.main()
     except SystemExit as end:  # of the parser; the interpreter would fail once more at an output that cannot be written
         code = int(end.code or 0)
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # the reader, or the terminal, is gone

@@ -214,7 +214,7 @@ ERROR_CODES = {
     "E225": ErrorCode(
         "no node runs in this directory",
         "A verb such as `adloco-peer status` asks the node that runs in the working directory, and there is none. It was never"
-        " started there, has ended, or is still starting, which `adloco-peer status` shows.",
+        " started there, has ended, or is still starting.",
         "Check `--workdir`; start the node with `adloco-peer start` or `adloco-peer join`. If it is starting, `adloco-peer"
         " watch` waits for it.",
     ),

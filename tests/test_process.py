@@ -95,6 +95,20 @@ def test_everything_is_printed_and_the_verb_ends_at_once(code: str, exit_code: i
     assert "taken apart" not in output
 
 
+def test_ctrl_c_before_the_command_line_is_loaded_shows_no_traceback() -> None:
+    """The import takes seconds on a loaded machine."""
+    first = """
+import builtins
+load = builtins.__import__
+def interrupted(name, globals=None, locals=None, fromlist=(), level=0):
+    if name == "adloco_p2p" and "cli" in (fromlist or ()):
+        raise KeyboardInterrupt
+    return load(name, globals, locals, fromlist, level)
+builtins.__import__ = interrupted
+"""
+    assert command("status", first=first) == (130, "", "")
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other pools")
 def test_threads_share_one_pool_of_memory() -> None:
     output = subprocess.run([sys.executable, "-c", POOLS], capture_output=True, text=True, check=True).stdout

@@ -126,11 +126,11 @@ MEMBER_COLUMNS: tuple[Column[MemberRow], ...] = (
     Column(header="this round", width=15, priority=2, cell=_member_steps),
     Column(header="loss", width=6, priority=3, is_right=True, cell=lambda row, _: Text(units.loss(row.loss))),
     Column(header="tokens/s", width=8, priority=4, is_right=True, cell=lambda row, _: Text(units.count(row.tokens_per_second))),
-    Column(header="up/s", width=8, priority=5, is_right=True, cell=lambda row, _: Text(units.size(row.up_bytes_per_second))),
+    Column(header="up/s", width=8, priority=6, is_right=True, cell=lambda row, _: Text(units.size(row.up_bytes_per_second))),
     Column(
-        header="down/s", width=8, priority=6, is_right=True, cell=lambda row, _: Text(units.size(row.down_bytes_per_second))
+        header="down/s", width=8, priority=7, is_right=True, cell=lambda row, _: Text(units.size(row.down_bytes_per_second))
     ),
-    Column(header="id", width=10, priority=7, cell=lambda row, _: Text(units.short_peer(row.peer), "dim")),
+    Column(header="id", width=10, priority=5, cell=lambda row, _: Text(units.short_peer(row.peer), "dim")),
 )
 
 

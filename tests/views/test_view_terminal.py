@@ -107,6 +107,11 @@ def test_the_peers_of_a_swarm_stand_in_place_of_the_planned_ones() -> None:
     assert "Peers of this swarm (2, and 2 from elsewhere)" in running, "others may join a swarm of one's own"
 
 
+def test_the_peers_of_a_swarm_have_the_ids_by_which_warnings_name_them() -> None:
+    status = status_at(*BUSY)
+    assert units.short_peer(status.peer) in shown(Status(), Around(members=[member_row("peer-0", status)]))
+
+
 def test_a_swarm_that_starts_counts_the_peers_that_are_ready() -> None:
     rows = [
         member_row("peer-0", Status(), outside="ready, 1 peer to come"),
