@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks import small_vocabulary
 from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.small_vocabulary import LARGEST, LINEAR, SCALE, SEEDS, SLOW, START, STEEP, TEST, H, text_of_runs, tuned_rows
-from benchmarks.text_runs import Runs, price_table, run_command, run_table, tuning_line
+from benchmarks.text_runs import TUNING_HEAD, Runs, price_table, run_command, run_table, tuning_line
 
 LONGER = (16, 24, 32)
 MOMENTA = ("0.5", "0.7", "0.9")
@@ -70,7 +70,7 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
     return {
         "longer rounds": run_table(runs, [first, *longer.values()], seeds),
         "longer rounds planned": price_table(runs, pairs, seeds, comparisons=len(pairs), names=names),
-        "longer rounds tuning": ["| row | tried | constant: loss |", "|---|---|---|", *tuned],
+        "longer rounds tuning": [*TUNING_HEAD, *tuned],
     }
 
 

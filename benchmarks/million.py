@@ -46,7 +46,7 @@ from benchmarks.method.run import CACHE, run_row
 from benchmarks.method.store import RESULTS, Record
 from benchmarks.package_text import LENGTH, Prepared, keep_prepared, kept_prepared
 from benchmarks.sizes import SHIPPED_ETA
-from benchmarks.text_runs import POINTS, Runs, Scale, price_table, run_table, tuning_line
+from benchmarks.text_runs import POINTS, TUNING_HEAD, Runs, Scale, price_table, run_table, tuning_line
 
 PARAMETERS = 1_313_488
 SAMPLES = 102_400
@@ -260,7 +260,7 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
     return {
         "million": run_table(runs, rows, seeds),
         "million prices": prices if len(prices) > 2 else ["No two of the rows have a seed in common yet."],
-        "million tuning": ["| row | tried | constant: loss |", "|---|---|---|", *tuned],
+        "million tuning": [*TUNING_HEAD, *tuned],
     }
 
 

@@ -15,7 +15,7 @@ from math import sqrt
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.method.store import RESULTS
 from benchmarks.package_text import LENGTH, prepared
-from benchmarks.text_runs import Runs, Scale, run_command, run_table, tuning_line
+from benchmarks.text_runs import TUNING_HEAD, Runs, Scale, run_command, run_table, tuning_line
 
 SAMPLES = 19_456
 """Samples of 256 tokens: 20 tokens per parameter, in whole rounds. Of the 252,144 parameters 196,608 are the tied embedding."""
@@ -107,7 +107,7 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
 def tuning_table(runs: Runs) -> list[str]:
     names = ((FIXED, "rate"), (TUNED, "eta"), (MUON, "rate"))
     lines = [tuning_line(runs, *name, candidates) for name, candidates in zip(names, tuning(runs), strict=True)]
-    return ["| row | tried | constant: loss |", "|---|---|---|", *lines]
+    return [*TUNING_HEAD, *lines]
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.method.store import RESULTS
 from benchmarks.package_text import LENGTH, prepared
 from benchmarks.sizes import SHIPPED_ETA
-from benchmarks.text_runs import Runs, Scale, price_table, run_command, run_table, tuning_line
+from benchmarks.text_runs import TUNING_HEAD, Runs, Scale, price_table, run_command, run_table, tuning_line
 
 PARAMETERS = 270_816
 SAMPLES = 21_120
@@ -143,13 +143,13 @@ def rows(rate: str) -> list[Row]:
         growing(GENTLE, rate, f"batch.eta={GENTLE_ETA}"),
         growing(TWO, rate, f"batch.eta={SHIPPED_ETA}", *_FORKED),
         growing(DOUBLING, rate, "batch.test=schedule", "batch.ramp=doubling"),
-        _warmed_up_early(fixed(rate, LARGEST)),
+        replace(warmed_up(fixed(rate, LARGEST), WARMUP), name=EARLY),
     ]
 
 
-def _warmed_up_early(row: Row) -> Row:
-    """Return the row with a warm-up of as many samples as that of DiLoCo with the batch START."""
-    return replace(row, name=EARLY, settings=(*row.settings, "inner.warmup_steps=null", f"inner.warmup_samples={WARMUP}"))
+def warmed_up(row: Row, samples: int) -> Row:
+    """Return the row with a warm-up of so many samples."""
+    return replace(row, settings=(*row.settings, "inner.warmup_steps=null", f"inner.warmup_samples={samples}"))
 
 
 def tuned_rows(runs: Runs) -> list[Row]:
@@ -181,7 +181,7 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
     return {
         "small vocabulary": run_table(runs, tuned_rows(runs), seeds),
         "small vocabulary prices": price_table(runs, pairs, seeds, comparisons=len(pairs), exploratory=others),
-        "small vocabulary tuning": ["| row | tried | constant: loss |", "|---|---|---|", *tuned],
+        "small vocabulary tuning": [*TUNING_HEAD, *tuned],
     }
 
 

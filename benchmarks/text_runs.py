@@ -20,6 +20,8 @@ COUNTED = "tables of counts"
 POINTS = 8
 """How often a run is measured."""
 PRICED = ("rounds", "bytes_per_peer", "loss")
+TUNING_HEAD = ("| row | tried | constant: loss |", "|---|---|---|")
+"""The head of a table of `tuning_line`s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

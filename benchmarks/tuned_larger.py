@@ -18,7 +18,7 @@ from dataclasses import replace
 from benchmarks import small_vocabulary
 from benchmarks.method.rows import TUNING_SEED, Row
 from benchmarks.small_vocabulary import FIXED, SCALE, SEESAW, SLOW_LOW, WARMUP, text_of_runs
-from benchmarks.text_runs import Runs, price_table, run_command, run_table, tuning_line
+from benchmarks.text_runs import TUNING_HEAD, Runs, price_table, run_command, run_table, tuning_line
 
 SEEDS = [1, 2, 3]
 METHODS = (FIXED, SLOW_LOW, SEESAW)
@@ -31,10 +31,7 @@ WARM_UPS = (512, WARMUP, 2048)
 def row_of(method: str, rate: str, warm_up: int) -> Row:
     """Return a row of `small_vocabulary` with another rate and warm-up."""
     (row,) = (row for row in small_vocabulary.rows(rate) if row.name == method)
-    if warm_up == WARMUP:
-        return row  # which states as many samples by its steps
-    settings = (*row.settings, "inner.warmup_steps=null", f"inner.warmup_samples={warm_up}")
-    return replace(row, settings=settings)
+    return row if warm_up == WARMUP else small_vocabulary.warmed_up(row, warm_up)  # the row has as many samples, as steps
 
 
 def candidates(method: str) -> Mapping[str, Row]:
@@ -74,7 +71,7 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
     return {
         "tuned larger": run_table(runs, list(alike.values()), seeds),
         "tuned larger planned": price_table(runs, planned, seeds, comparisons=len(planned), exploratory=others, names=names),
-        "tuned larger tuning": ["| row | tried | constant: loss |", "|---|---|---|", *tuned],
+        "tuned larger tuning": [*TUNING_HEAD, *tuned],
     }
 
 
