@@ -91,22 +91,22 @@ class Runs(Store):
     def key(self, row: Row, seed: int) -> str:
         return key_of(row, seed, samples=self.scale.samples_of(seed), base=BASE.read_text("utf-8") + self.text)
 
-    def best(self, candidates: Mapping[str, Row]) -> str:
-        """Return the constant whose run of the tuning seed ended lowest, once all of them were run."""
-        missing = [constant for constant, row in candidates.items() if self.find(row, TUNING_SEED) is None]
+    def best(self, candidates: Mapping[str, Row], seed: int = TUNING_SEED) -> str:
+        """Return the constant whose run of the seed ended lowest, once all of them were run."""
+        missing = [constant for constant, row in candidates.items() if self.find(row, seed) is None]
         assert not missing, f"not run with {', '.join(missing)}"
-        best = self.best_so_far(candidates)
+        best = self.best_so_far(candidates, seed)
         assert best is not None
         return best
 
-    def best_so_far(self, candidates: Mapping[str, Row]) -> str | None:
+    def best_so_far(self, candidates: Mapping[str, Row], seed: int = TUNING_SEED) -> str | None:
         """Return the best constant of those that were run, if any were."""
-        losses = self.tried(candidates)
+        losses = self.tried(candidates, seed)
         return min(losses, key=losses.__getitem__, default=None)
 
-    def tried(self, candidates: Mapping[str, Row]) -> dict[str, float]:
-        """Return final losses of the tuning seed."""
-        found = {constant: self.find(row, TUNING_SEED) for constant, row in candidates.items()}
+    def tried(self, candidates: Mapping[str, Row], seed: int = TUNING_SEED) -> dict[str, float]:
+        """Return final losses of the seed."""
+        found = {constant: self.find(row, seed) for constant, row in candidates.items()}
         return {constant: record["loss"] for constant, record in found.items() if record is not None}
 
 
@@ -170,9 +170,9 @@ def price_table(
     return lines
 
 
-def tuning_line(runs: Runs, name: str, what: str, candidates: Mapping[str, Row]) -> str:
-    """Return final losses of the tuning seed by the constants that were tried, with the best marked."""
-    return f"| {name} | {what} | {tried_words(runs.tried(candidates), runs.best_so_far(candidates))} |"
+def tuning_line(runs: Runs, name: str, what: str, candidates: Mapping[str, Row], seed: int = TUNING_SEED) -> str:
+    """Return final losses of the seed by the constants that were tried, with the best marked."""
+    return f"| {name} | {what} | {tried_words(runs.tried(candidates, seed), runs.best_so_far(candidates, seed))} |"
 
 
 def run_command(

@@ -135,8 +135,11 @@ def _sections(status: Status, width: int, lines: _Lines, members: Sequence[Membe
         right = width - left - 2 * GAP
     rows, (peers, section) = table_rows.instance_rows(status), _peers(status, members)
     notes, decisions = _notes(status, width), _decisions(status, right)
-    wanted = {"instances": len(rows) + 2, "notes": _with_title(notes)}
     heights = {"peers": len(peers) + 2, "decisions": _with_title(decisions)}
+    wanted = {"instances": len(rows) + 2}
+    if members and not is_wide:
+        wanted["peers"] = heights["peers"]  # the user's own peers stay on the screen, however many warnings there are
+    wanted["notes"] = _with_title(notes)
     wanted |= {"pair": max(heights.values())} if is_wide else heights
     least_urgent = "" if status.warnings else "notes"  # past troubles, where no condition holds now
     taken = lines.share(wanted, last=least_urgent)

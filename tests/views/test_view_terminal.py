@@ -146,6 +146,14 @@ def test_past_troubles_take_no_lines_from_peers_and_decisions() -> None:
     assert "the laptop's uplink is slow" in screen(replace(past, warnings=status.warnings), 80, 24), "a condition of now does"
 
 
+def test_warnings_leave_the_peers_of_a_swarm_on_the_screen() -> None:
+    status = status_at(*BUSY)
+    many = {f"peer {number}": "two lines of words, " * 5 for number in range(6)}
+    rows = [member_row(f"peer-{index}", status) for index in range(5)]
+    text = shown(replace(status, warnings=many), Around(members=rows))
+    assert all(row.name in text for row in rows) and "two lines of words" in text
+
+
 def test_rows_that_do_not_fit_are_counted() -> None:
     assert "and 2 more" in screen(status_at("progress", 5, 2), 80, 10)
 
