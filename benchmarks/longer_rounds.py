@@ -11,6 +11,9 @@ Minutes a run.
 Planned before any of these runs, with five seeds, paired, corrected for all of COMPARED: rows whose batch grows, minus DiLoCo
 with the H that takes about as many rounds. H 16 takes 83 rounds, H 24 takes 55 and H 32 takes 42. A batch of 64 with H 8 takes
 42, too.
+
+Exploratory, added last: LONGEST, which take 21 and 11 rounds, on LONG_SEEDS. A quarter of their run is too short for tuning, so
+LONG_MOMENTA are tried in runs of full length, with a seed of their own.
 """
 
 import argparse
@@ -18,12 +21,28 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks import small_vocabulary
 from benchmarks.method.rows import TUNING_SEED, Row
-from benchmarks.small_vocabulary import LARGEST, LINEAR, SCALE, SEEDS, SLOW, START, STEEP, TEST, H, text_of_runs, tuned_rows
+from benchmarks.small_vocabulary import (
+    FULL_SEED,
+    LARGEST,
+    LINEAR,
+    SCALE,
+    SEEDS,
+    SLOW,
+    START,
+    STEEP,
+    TEST,
+    H,
+    text_of_runs,
+    tuned_rows,
+)
 from benchmarks.text_runs import TUNING_HEAD, Runs, price_table, run_command, run_table, tuning_line
 
 LONGER = (16, 24, 32)
 MOMENTA = ("0.5", "0.7", "0.9")
 """Outer momenta that are tried for each."""
+LONGEST = (64, 128)
+LONG_MOMENTA = ("0.5", "0.7")
+LONG_SEEDS = [1, 2, 3]
 COMPARED = ((LINEAR, 16), (STEEP, 24), (SLOW, 24), (TEST, 24), (f"DiLoCo B {LARGEST} H {H}", 32))
 """A row of `small_vocabulary`, and the H that takes about as many rounds."""
 
@@ -38,13 +57,19 @@ def fixed(rate: str, inner_steps: int, momentum: str) -> Row:
 def candidates(runs: Runs, inner_steps: int) -> Mapping[str, Row]:
     """Return the rows that are tried, by their momentum."""
     rate = runs.best(small_vocabulary.tuning())
-    return {momentum: fixed(rate, inner_steps, momentum) for momentum in MOMENTA}
+    return {momentum: fixed(rate, inner_steps, momentum) for momentum in (LONG_MOMENTA if inner_steps in LONGEST else MOMENTA)}
 
 
 def longer_rows(runs: Runs) -> dict[int, Row]:
     """Return DiLoCo by H, with the momentum that the tuning gave."""
     tried = {inner_steps: candidates(runs, inner_steps) for inner_steps in LONGER}
     return {inner_steps: some[runs.best(some)] for inner_steps, some in tried.items()}
+
+
+def longest_rows(runs: Runs) -> dict[int, Row]:
+    """Return DiLoCo by H, with the momentum that the tuning at full length gave."""
+    tried = {inner_steps: candidates(runs, inner_steps) for inner_steps in LONGEST}
+    return {inner_steps: some[runs.best(some, FULL_SEED)] for inner_steps, some in tried.items()}
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -56,6 +81,12 @@ def train(arguments: argparse.Namespace) -> None:
     for seed in arguments.seeds:
         for row in longer_rows(runs).values():
             runs.train(row, seed)
+    for inner_steps in LONGEST:
+        for row in candidates(runs, inner_steps).values():
+            runs.train(row, FULL_SEED)
+    for seed in LONG_SEEDS:
+        for row in longest_rows(runs).values():
+            runs.train(row, seed)
 
 
 def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
@@ -66,11 +97,16 @@ def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
         tuning_line(runs, f"DiLoCo B {START} H {inner_steps}", "outer momentum", candidates(runs, inner_steps))
         for inner_steps in LONGER
     ]
+    long = [
+        tuning_line(runs, f"DiLoCo B {START} H {inner_steps}", "outer momentum", candidates(runs, inner_steps), FULL_SEED)
+        for inner_steps in LONGEST
+    ]
     names = ("batch", "longer rounds")
     return {
-        "longer rounds": run_table(runs, [first, *longer.values()], seeds),
+        "longer rounds": run_table(runs, [first, *longer.values(), *longest_rows(runs).values()], seeds),
         "longer rounds planned": price_table(runs, pairs, seeds, comparisons=len(pairs), names=names),
         "longer rounds tuning": [*TUNING_HEAD, *tuned],
+        "longest rounds tuning": [*TUNING_HEAD, *long],
     }
 
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from benchmarks import small_vocabulary
 from benchmarks.method.rows import TUNING_SEED, Row
-from benchmarks.small_vocabulary import FIXED, SCALE, SEESAW, SLOW_LOW, WARMUP, text_of_runs
+from benchmarks.small_vocabulary import FIXED, FULL_SEED, SCALE, SEESAW, SLOW_LOW, WARMUP, text_of_runs
 from benchmarks.text_runs import TUNING_HEAD, Runs, price_table, run_command, run_table, tuning_line
 
 SEEDS = [1, 2, 3]
@@ -30,8 +30,6 @@ COMPARED = ((SLOW_LOW, SEESAW), (SLOW_LOW, FIXED))
 RATES = small_vocabulary.RATES["muon"]
 WARM_UPS = (512, WARMUP, 2048)
 """Samples; a run of the tuning seed has 5,120, the others 21,120."""
-FULL_SEED = 6
-"""The seed of tuning runs of full length."""
 FULL_RATES = ("5e-3", "1e-2", "2e-2")
 """At full length; 4e-2, that of the short tuning, ended above 2e-2 with each method and seed."""
 
