@@ -462,7 +462,8 @@ ERROR_CODES = {
         "training has diverged",
         "Four rounds in a row led to a loss or parameters that are not finite. The last checkpoint is intact.",
         "The author must lower the learning rate and start a new run: `inner.learning_rate`, or in a program around"
-        " `adloco_p2p.Swarm` the rate of its own optimizer. If it happens on one machine only, suspect faulty memory or an"
+        " `adloco_p2p.Swarm` the rate of its own optimizer. A program whose optimizer keeps moments that are not finite must"
+        " reset it in `on_reset` (`docs/library.md`). If it happens on one machine only, suspect faulty memory or an"
         " overclocked GPU.",
     ),
     "E520": ErrorCode(

@@ -45,6 +45,9 @@ def main() -> None:
     def loss_on(rows: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.mse_loss(net(rows), torch.sin(rows))
 
+    def reset() -> None:
+        optimizer.state.clear()  # its moments belong to parameters that were given up
+
     founders = [adloco_p2p.peer_id(folder) for folder in arguments.wait_for]
     run = {**RUN, "work.rounds": arguments.rounds, "founders": founders}
     with adloco_p2p.Swarm(
@@ -53,6 +56,7 @@ def main() -> None:
         parameters=net.parameters(),
         name="sine",
         evaluate=lambda: loss_on(held_out).item(),
+        on_reset=reset,
         peer={**MACHINE, "host_maddrs": [arguments.listen]},
     ) as swarm:
         torch.seed()  # every peer its own data

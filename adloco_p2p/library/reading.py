@@ -15,15 +15,15 @@ from adloco_p2p.core.ledger.contributions import Contribution, CreditedSamples, 
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.plan import RoundPlan
 from adloco_p2p.core.model.scalars import InstanceId, PeerId
-from adloco_p2p.core.model.telemetry import Log, Round, Stamped
+from adloco_p2p.core.model.telemetry import Log, Stamped
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
-from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of, ledger_of
+from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of, ledger_of, with_newest_rounds
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import EVENTS, meant_workdir, read_run
 from adloco_p2p.views.ledger_events import LedgerEvents
-from adloco_p2p.views.status_fold import apply, replay
+from adloco_p2p.views.status_fold import replay
 
 if TYPE_CHECKING:
     import pandas
@@ -78,7 +78,7 @@ class Run:
         self.path = meant_workdir(path) or path
         found = read_run(self.path)
         if found is None:
-            raise ConfigError(f"{directory}: no run lies here; name the working directory of a peer", code="E204")
+            raise ConfigError(f"{directory}: holds no run; name the working directory of a peer", code="E204")
         self.config: RunConfig = found
 
     def __repr__(self) -> str:
@@ -113,12 +113,7 @@ class Run:
     @cached_property
     def rounds(self) -> tuple[InstanceRound, ...]:
         """Finished rounds in order, one row per instance."""
-        own = [stamped for stamped in self.stamped_events if isinstance(stamped.event, Round)]
-        status = self._ledger.status
-        for stamped in own:
-            assert isinstance(stamped.event, Round)
-            if (stamped.event.round, stamped.event.instance) not in status.results or not self.entries:
-                status = apply(status, stamped)
+        status = with_newest_rounds(self._ledger.status, self.stamped_events)
         return tuple(
             InstanceRound(
                 round=result.round,

@@ -11,7 +11,8 @@ import numbers
 import operator
 import os
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -77,13 +78,16 @@ class Swarm:
         parameters: Iterable[torch.nn.Parameter] | Iterable[Named],
         name: str = "own model",
         evaluate: Evaluate | None = None,
+        on_reset: Callable[[], None] | None = None,
         peer: Settings | None = None,
     ) -> None:
         """`target`: a join link, or the run to start: a configuration file, or its settings (dotted keys; mode diloco if not
         set). `workdir`: this peer's directory; the same call with it again resumes. `parameters`: all that are trained, fp32,
         in the same order and shapes on all peers. `name`: the model's name, the same on all peers. `evaluate`: returns the
-        held-out loss of the model as it is, 0 or more; called in this thread between rounds. `peer`: settings of the machine.
-        Nothing begins before `with`.
+        held-out loss of the model as it is, 0 or more; called in this thread between rounds. `on_reset`: resets the inner
+        optimizer; called in this thread where a round begins from parameters that do not follow from the program's last ones:
+        after its training has diverged, and with a state from other peers. `peer`: settings of the machine. Nothing begins
+        before `with`.
 
         Raises ConfigError for settings and parameters that cannot be used.
         """
@@ -97,6 +101,7 @@ class Swarm:
         self._parameters = _checked(parameters)
         self._name = name
         self._evaluate = evaluate
+        self._on_reset = on_reset
         machine = load_peer(None, [f"{key}={_as_json(key, value)}" for key, value in (peer or {}).items()]).value
         if machine.keeper:
             raise ConfigError("keeper: true, but a program trains; accepted: false, or `adloco-peer keep`", code="E201")
@@ -261,6 +266,7 @@ class Swarm:
             prepare=lambda: None,
             build=self._build,
             steer=self._steer,
+            began=time.monotonic(),
             on_link=self._take_link,
         )
 
@@ -295,7 +301,7 @@ class Swarm:
         """Build the engine. Raises ConfigError where the run's model is not the program's."""
         del peer_config
         self._check_model(run, me, is_fresh=not any(workdir.checkpoints_path.glob("round-*")))
-        engine = OwnLoop(run, me, self._parameters, evaluate=self._evaluate)
+        engine = OwnLoop(run, me, self._parameters, evaluate=self._evaluate, on_reset=self._on_reset)
         self._engine = engine
         self._built.set()
         return Built(engine=engine, unigram_entropy=None)
@@ -423,6 +429,13 @@ def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torc
     if len({id(parameter) for parameter in found}) < len(found):
         raise ConfigError(
             "parameters: one of them is there twice; accepted: each once, as net.parameters() gives them", code="E233"
+        )
+    if frozen := sum(not parameter.requires_grad for parameter in found):
+        logger.warning(
+            "parameters: %d of %d do not require a gradient, and are averaged and sent all the same; to leave them out, give"
+            " [one for one in net.parameters() if one.requires_grad]",
+            frozen,
+            len(found),
         )
     return found
 

@@ -55,7 +55,12 @@ def layout_of(module: torch.nn.Module) -> Layout:
 
 def gathered(parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor:
     """Return a copy of the parameters' values as one vector [P], fp32 on the CPU."""
-    return torch.cat([parameter.detach().to("cpu", torch.float32).reshape(-1) for parameter in parameters])
+    given = list(parameters)
+    flat, offset = torch.empty(sum(parameter.numel() for parameter in given)), 0
+    for parameter in given:  # one by one: copies of all of them and their concatenation would take twice the memory
+        flat[offset : offset + parameter.numel()].copy_(parameter.detach().reshape(-1))
+        offset += parameter.numel()
+    return flat
 
 
 @torch.no_grad()
@@ -119,7 +124,7 @@ def strided_fragments(layout: Layout, count: int) -> tuple[Ranges, ...]:
             if begin < end:
                 found[turn].append(slice(entry.offset + begin, entry.offset + end))
         done += entry.size
-    return tuple(_joined(ranges) for ranges in found)
+    return tuple(joined(ranges) for ranges in found)
 
 
 def _layer_of(entry: Entry) -> int | None:
@@ -127,12 +132,12 @@ def _layer_of(entry: Entry) -> int | None:
     return next((int(part) for part in entry.name.split(".") if part.isdecimal()), None)
 
 
-def _joined(ranges: Iterable[slice]) -> Ranges:
+def joined(ranges: Iterable[slice]) -> Ranges:
     """Return the ranges in rising order, with adjacent ones joined."""
-    joined: list[slice] = []
+    found: list[slice] = []
     for where in sorted(ranges, key=lambda one: one.start):
-        if joined and joined[-1].stop == where.start:
-            joined[-1] = slice(joined[-1].start, where.stop)
+        if found and found[-1].stop == where.start:
+            found[-1] = slice(found[-1].start, where.stop)
         else:
-            joined.append(where)
-    return tuple(joined)
+            found.append(where)
+    return tuple(found)

@@ -39,7 +39,7 @@ from adloco_p2p.runtime.adapters.admission import (
 from adloco_p2p.runtime.adapters.daily_schedule import DAY_BOOK, DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.data_senders import note_senders
 from adloco_p2p.runtime.adapters.embedding import Embedding
-from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
+from adloco_p2p.runtime.adapters.first_contribution import ContributionSink
 from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
@@ -462,6 +462,7 @@ class NetworkPeer:
         local = self._local
         size, out_of_reach = local.engine.num_averaged, self._maintenance.out_of_reach
         attempts = AttemptKeys(local.embedding.workdir.attempts_path)
+        counted = CountingSink(local.sink, self._traffic.totals)
         return Node(
             peer=Peer(me=local.me, cadence=local.cadence, agreement=self._agreement),
             ports=Ports(
@@ -471,7 +472,7 @@ class NetworkPeer:
                 messenger=self._messenger,
                 states=self._states,
                 journal=self._journal,
-                events=ContributionSink(CountingSink(local.sink, self._traffic.totals), me=local.me, began=process_start()),
+                events=ContributionSink(counted, me=local.me, began=local.embedding.began),
                 scorer=local.scorer,
             ),
         )

@@ -63,8 +63,8 @@ class _Round:
 
     number: int
     share: HostShare
-    start: torch.Tensor
-    """The parameters [P] from which the round begins."""
+    start: torch.Tensor | None
+    """The parameters [P] from which the round begins; None once the program has them."""
     begun: float = 0.0
     steps: int = 0
     samples: int = 0
@@ -135,9 +135,10 @@ class _Handover:
 class _ProgramsOptimizer:
     """Takes the place of an inner optimizer: the program has its own, so this one has no state and does no step."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_forget: Callable[[], None]) -> None:
         self.state: State = {}
         self.steps = 0
+        self._on_forget = on_forget
 
     def copied(self) -> State:
         return {}
@@ -147,6 +148,7 @@ class _ProgramsOptimizer:
 
     def forget(self) -> None:
         self.steps = 0
+        self._on_forget()
 
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
         raise AssertionError(f"the program steps, not the node ({gradient.shape}, {learning_rate})")
@@ -156,13 +158,25 @@ class OwnLoop(HostedInstances):
     """The engine of a peer whose inner steps a program does. The program's thread calls `step`, `wait` and `finish_early`; the
     runtime calls everything else, as with any engine."""
 
-    def __init__(self, run: RunConfig, me: PeerId, parameters: Parameters, *, evaluate: Evaluate | None) -> None:
-        """`parameters`: those of the program, all fp32, in the same order and with the same shapes on every peer."""
+    def __init__(
+        self,
+        run: RunConfig,
+        me: PeerId,
+        parameters: Parameters,
+        *,
+        evaluate: Evaluate | None,
+        on_reset: Callable[[], None] | None = None,
+    ) -> None:
+        """`parameters`: those of the program, all fp32, in the same order and with the same shapes on every peer. `on_reset`:
+        called in the program's thread where a round begins from parameters that do not follow from its own last ones."""
         super().__init__(run, me, {"cpu": torch.device("cpu")})
         self._parameters = parameters
         self._layout = layout_digest(parameters)
-        self._initial = gathered(parameters)
+        self._num_parameters = sum(parameter.numel() for parameter in parameters)
         self._evaluate = evaluate
+        self._on_reset = on_reset
+        self._needs_reset = False
+        """Whether the program's optimizer has moments of parameters that were given up."""
         self._handover = _Handover()
         self._round: _Round | None = None
         """The round under way, or the one that the program has just ended."""
@@ -187,7 +201,12 @@ class OwnLoop(HostedInstances):
         if self._ended is None:
             match self._handover.serve(timeout_seconds=timeout_seconds):
                 case _Round() as begun:
+                    assert begun.start is not None
                     scatter_(self._parameters, begun.start)
+                    begun.start = None
+                    needs_reset, self._needs_reset = self._needs_reset, False
+                    if needs_reset and self._on_reset is not None:
+                        self._on_reset()
                     begun.begun = time.perf_counter()
                     self._round = begun
                     return True
@@ -273,7 +292,21 @@ class OwnLoop(HostedInstances):
 
     @property
     def num_parameters(self) -> int:
-        return len(self._initial)
+        return self._num_parameters
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Those of the program's parameters; the node's own vectors are on the CPU."""
+        return tuple(sorted({parameter.device for parameter in self._parameters}, key=str))
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """One name for all of them, because one program trains."""
+        return (" and ".join(map(str, self.devices)),)
+
+    def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
+        super().adopt(instance, outer, momentum)
+        self._needs_reset = True
 
     @property
     def snapshot_bytes(self) -> int:
@@ -298,30 +331,32 @@ class OwnLoop(HostedInstances):
         instance = self._begin_round(effect)
         done = _Round(number=effect.round, share=effect.share, start=instance.local.clone())
         self._handover.put(done)
-        with self._handover.changed:
-            told = told_tokens = 0
-            while done.end is None:
-                self._handover.changed.wait(LOOK_SECONDS)
+        shown, shown_tokens = 0, 0
+        while done.end is None or done.steps > shown:
+            with self._handover.changed:
+                if done.end is None:
+                    self._handover.changed.wait(LOOK_SECONDS)
                 if should_stop():
                     done.is_discarded = True
                     return None
                 done.ends_early = done.steps > 0 and is_enough(done.steps)
-                if done.steps > told:
-                    told, new_tokens = done.steps, done.tokens - told_tokens
-                    told_tokens += new_tokens
-                    on_progress(told, done.last_loss, new_tokens)
+                steps, tokens, loss = done.steps, done.tokens, done.last_loss
+            if steps > shown:  # without the lock: reading a loss may wait for a GPU, which the program's next step must not
+                on_progress(steps, loss, tokens - shown_tokens)
+                shown, shown_tokens = steps, tokens
         instance.local.copy_(done.end)
         instance.is_at_boundary = False
-        loss = without_rounding(float(done.loss_sum) / done.samples)
-        has_diverged = not (math.isfinite(loss) and is_sound(instance.local))
+        mean_loss = without_rounding(float(done.loss_sum) / done.samples)
+        has_diverged = not (math.isfinite(mean_loss) and is_sound(instance.local))
         instance.has_diverged = has_diverged
+        self._needs_reset |= has_diverged
         return InnerResult(
             samples=done.samples,
             tokens=done.tokens,
             inner_steps=done.steps,
             batch_samples=max(1, done.samples // done.steps),
             accumulation_steps=1,
-            loss=loss,
+            loss=mean_loss,
             seconds=done.seconds,
             half_batch=None,
             micro_batch_limit=UNLIMITED_SAMPLES,
@@ -355,10 +390,13 @@ class OwnLoop(HostedInstances):
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _fresh(self, instance: InstanceId) -> torch.Tensor:  # noqa: ARG002 - there is one
-        return self._initial.clone()
+        return gathered(self._parameters)  # as the program made them: it waits for its first round
 
     def _new_optimizer(self, local: torch.Tensor) -> InnerOptimizer:  # noqa: ARG002
-        return _ProgramsOptimizer()
+        def reset() -> None:
+            self._needs_reset = True
+
+        return _ProgramsOptimizer(reset)
 
     def _heldout_loss(self, outer: torch.Tensor) -> float:
         """Return 0 where the program gave no function: histories that a partition separated are then merged unmeasured."""
@@ -367,7 +405,7 @@ class OwnLoop(HostedInstances):
         return self._handover.ask(lambda: self._measured(outer))
 
     def _measured(self, outer: torch.Tensor) -> float:
-        """Measure in the program's thread. The parameters need no way back: the next round sets its own start."""
+        """Measure in the program's thread, and restore the parameters, which the program may go on from."""
         assert self._evaluate is not None
         before = gathered(self._parameters)
         scatter_(self._parameters, outer)

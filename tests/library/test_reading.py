@@ -13,6 +13,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.telemetry import Merge, Round
 from adloco_p2p.errors import ConfigError
+from adloco_p2p.runtime.adapters.run_history import status_of_all
 from tests.views import synthetic
 
 ROUNDS = 24
@@ -35,6 +36,22 @@ def test_rounds_come_in_order_one_row_per_instance(directory: Path) -> None:
     row = next(row for row in run.rounds if (row.round, row.instance) == (5, 1))
     assert (row.loss, row.heldout_loss, row.samples) == (made["loss"], made["heldout_loss"], made["samples"])
     assert row.contributors == tuple(made["hosts"]) and row.effective_batch == made["effective_batch"]
+
+
+def test_an_evaluation_that_came_late_is_part_of_its_round(directory: Path) -> None:
+    path, last = directory / "events.jsonl", ROUNDS - 1
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    (round_,) = [e for e in events if e["event"] == "round" and (e["round"], e["instance"]) == (last, 0)]
+    round_["heldout_loss"] = None
+    late = {name: round_[name] for name in ("round", "instance", "time")}
+    events.append({**late, "event": "held_out", "peer": synthetic.THIS, "heldout_loss": 0.125})
+    path.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    run = adloco_p2p.Run(directory)
+    (row,) = [row for row in run.rounds if (row.round, row.instance) == (last, 0)]
+    assert row.heldout_loss == 0.125
+    status = status_of_all(run.config, run.entries, run.stamped_events)
+    expected = {key: result.heldout_loss for key, result in status.results.items()}
+    assert {(row.round, row.instance): row.heldout_loss for row in run.rounds} == expected
 
 
 def test_losses_are_those_of_the_rounds(directory: Path) -> None:

@@ -32,7 +32,8 @@ class Meeting:
         self._sign = sign
         self.parameters = [torch.nn.Parameter(torch.tensor([[1.0, 2.0]])), torch.nn.Parameter(torch.tensor([3.0]))]
         self.evaluated_in: list[threading.Thread] = []
-        self.engine = OwnLoop(RUN, ME, self.parameters, evaluate=self._loss if evaluate else None)
+        self.num_resets = 0
+        self.engine = OwnLoop(RUN, ME, self.parameters, evaluate=self._loss if evaluate else None, on_reset=self._count_reset)
         self.engine.start([ONE])
         self.is_stopped = threading.Event()
         self.enough = STEPS
@@ -45,6 +46,9 @@ class Meeting:
         self.evaluated_in.append(threading.current_thread())
         assert not torch.is_grad_enabled()
         return self._sign * float(gathered(self.parameters).sum())
+
+    def _count_reset(self) -> None:
+        self.num_resets += 1
 
     def is_enough(self, steps: int) -> bool:
         if steps >= self.enough:
@@ -167,6 +171,51 @@ def test_a_loss_that_is_not_finite_has_diverged(loss: float) -> None:
             made.train(0.1, loss=value)
         done = result.result(240)
         assert done is not None and done.has_diverged
+
+
+def test_the_program_resets_its_optimizer_where_its_parameters_were_given_up() -> None:
+    with meeting() as made:
+        for number, value in ((0, 0.1), (1, math.inf), (2, 0.1), (3, 0.1)):
+            assert made.train_round(number, value).has_diverged == (number == 1)
+            if number == 1:
+                assert made.num_resets == 0, "the round that diverged has not been given up yet"
+            made.engine.apply_outer(ONE, torch.full((3,), 0.1), round=number)
+        assert made.num_resets == 1, "once, at the start of round 2"
+        made.engine.adopt(ONE, torch.ones(3), torch.zeros(3))
+        made.train_round(4)
+        assert made.num_resets == 2, "a state from others has no moments"
+        made.engine.rewind(ONE, made.engine.digests(ONE)[1])
+        made.train_round(5)
+        assert made.num_resets == 3
+
+
+def test_no_step_of_the_program_waits_for_the_progress_that_is_shown() -> None:
+    """Reading a loss for it waits for the device."""
+    with meeting() as made:
+        went_on, seen = threading.Event(), threading.Event()
+
+        def show(*_: object) -> None:
+            seen.set()
+            assert went_on.wait(60)
+
+        result = made.device.submit(
+            made.engine.run_inner,
+            effect(ONE, 0, steps=STEPS),
+            should_stop=made.is_stopped.is_set,
+            on_progress=show,
+        )
+        assert made.engine.wait()
+        made.train(0.1)
+        assert seen.wait(240)
+        made.train(0.1)
+        went_on.set()
+        made.train(0.1)
+        assert result.result(240) is not None
+
+
+def test_the_device_of_a_program_is_that_of_its_parameters() -> None:
+    engine = OwnLoop(RUN, ME, [torch.nn.Parameter(torch.ones(2, device="meta"))], evaluate=None)
+    assert engine.device_names == ("meta",) and engine.devices == (torch.device("meta"),)
 
 
 def test_fewer_steps_are_a_smaller_contribution_and_none_are_none() -> None:

@@ -3,7 +3,7 @@ for its user. The defaults are those of the command; a program that imports the 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -15,6 +15,7 @@ from adloco_p2p.core.model.scalars import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.tokenizer import open_tokenizer
 from adloco_p2p.runtime.adapters import signals
+from adloco_p2p.runtime.adapters.first_contribution import process_start
 from adloco_p2p.runtime.adapters.imports import collecting_nothing, import_training
 from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.runtime.node.loop import Node
@@ -98,5 +99,7 @@ class Embedding:
     build: Callable[[RunConfig, PeerConfig, PeerId, Workdir], Built] = build_hosting
     steer: Callable[[Node, PeerConfig], None] = steer_by_signals
     """Called in the node's loop just before it runs."""
+    began: float = field(default_factory=process_start)
+    """When the user's command began, by the monotonic clock."""
     on_link: Callable[[str], None] = lambda _: None
     """Takes the join link for others, with an invitation if this peer is the author."""
