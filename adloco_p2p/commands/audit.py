@@ -234,7 +234,7 @@ def read_journal(workdir: Path) -> RecordedLedger:
 
     run = read_run(workdir)
     if run is None:
-        raise ConfigError(f"--workdir {workdir}: no run lies here", code="E204")
+        raise ConfigError(f"--workdir {workdir}: holds no run", code="E204")
     if not (workdir / "journal.bin").exists():
         raise StorageError(
             f"{workdir}: no ledger yet; it begins with the first agreed plan (a run trained with --offline keeps none)",

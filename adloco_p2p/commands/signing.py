@@ -157,7 +157,7 @@ def _when(word: str, round: int, signer: Signer) -> str:
 def signer_of(workdir: Path) -> Signer:
     """Return the signer of the directory. Raises ConfigError where the directory is not a signer's, or its run is complete."""
     if read_run(workdir) is None:
-        raise ConfigError(f"--workdir {workdir}: no run lies here", code="E204")
+        raise ConfigError(f"--workdir {workdir}: holds no run", code="E204")
     run, ledger = read_ledger(workdir)
     identity = Identity.load(workdir / "identity.key")
     if identity.peer_id not in ledger.plans[-1].signers:

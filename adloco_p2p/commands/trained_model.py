@@ -66,7 +66,7 @@ def open_saved(workdir: Path) -> Saved:
         raise ConfigError(f"--workdir {workdir}: the directory of a swarm; did you mean {meant}?", code="E204")
     if run is None:
         begin = call("start", "CONFIG", "--workdir", workdir)
-        raise ConfigError(f"--workdir {workdir}: no run lies here; `{begin}` makes one", code="E204")
+        raise ConfigError(f"--workdir {workdir}: holds no run; `{begin}` makes one", code="E204")
     from adloco_p2p.storage.checkpoint import CheckpointStore  # torch takes seconds to import: mistakes are reported before
 
     store = CheckpointStore(directory=workdir / "checkpoints", run=run.digest, kept=2)

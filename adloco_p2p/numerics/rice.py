@@ -12,14 +12,14 @@ import numpy as np
 from adloco_p2p.errors import RemoteProtocolError
 
 
-def most_unary_bits(count: int, span: int, rest_bits: int) -> int:
+def most_unary_bits(count: int, span: int, remainder_bits: int) -> int:
     """Return the most bits that the unary codes of `count` places out of `span` can take: a one for each place, and the zeros
     of the gaps."""
-    return count + (span - count >> rest_bits)
+    return count + (span - count >> remainder_bits)
 
 
 @cache
-def rest_bits_for(count: int, span: int) -> int:
+def remainder_bits_for(count: int, span: int) -> int:
     """Return the smallest k that minimises the bits of the worst set of `count` places. With k = 0 the code is a bit mask of
     the span."""
     return min(range(span.bit_length()), key=lambda bits: (most_unary_bits(count, span, bits) + count * bits, bits))
@@ -31,22 +31,26 @@ def most_bytes(span: int) -> int:
     return (span + 7) // 8 + 1
 
 
-def rest_bytes(count: int, rest_bits: int) -> int:
-    return (count * rest_bits + 7) // 8
+def remainder_bytes(count: int, remainder_bits: int) -> int:
+    return (count * remainder_bits + 7) // 8
 
 
-def pack_places(places: np.ndarray, rest_bits: int, *, unary_bytes: int = 0) -> np.ndarray:
+def pack_places(places: np.ndarray, remainder_bits: int, *, unary_bytes: int = 0) -> np.ndarray:
     """Encode places [rows, count], each row ascending, as uint8 [rows, bytes]; the unary codes are padded with zeros to
     `unary_bytes`."""
     gaps = np.diff(places, axis=1, prepend=-1) - 1
-    ones = np.cumsum((gaps >> rest_bits) + 1, axis=1) - 1
+    ones = np.cumsum((gaps >> remainder_bits) + 1, axis=1) - 1
     unary = np.zeros((len(places), 8 * unary_bytes or int(ones.max(initial=-1)) + 1), dtype=np.uint8)
     np.put_along_axis(unary, ones, 1, axis=1)
-    rests = (gaps[:, :, None] >> np.arange(rest_bits) & 1).astype(np.uint8).reshape(len(places), places.shape[1] * rest_bits)
+    rests = (
+        (gaps[:, :, None] >> np.arange(remainder_bits) & 1)
+        .astype(np.uint8)
+        .reshape(len(places), places.shape[1] * remainder_bits)
+    )
     return np.concatenate([np.packbits(bits, axis=1, bitorder="little") for bits in (unary, rests)], axis=1)
 
 
-def unpack_places(packed: np.ndarray, count: int, rest_bits: int, *, unary_bytes: int) -> np.ndarray:
+def unpack_places(packed: np.ndarray, count: int, remainder_bits: int, *, unary_bytes: int) -> np.ndarray:
     """Decode `pack_places`: int64 [rows, count], each row ascending. Raises RemoteProtocolError for another count."""
     rows = len(packed)
     unary = np.unpackbits(packed[:, :unary_bytes], axis=1, bitorder="little")
@@ -54,6 +58,8 @@ def unpack_places(packed: np.ndarray, count: int, rest_bits: int, *, unary_bytes
         raise RemoteProtocolError(f"places that are not {count} of a chunk")
     ones = np.nonzero(unary)[1].reshape(rows, count)
     quotients = np.diff(ones, axis=1, prepend=-1) - 1
-    rests = np.unpackbits(packed[:, unary_bytes:], axis=1, count=count * rest_bits, bitorder="little")
-    gaps = (quotients << rest_bits) + rests.reshape(rows, count, rest_bits).astype(np.int64) @ (1 << np.arange(rest_bits))
+    rests = np.unpackbits(packed[:, unary_bytes:], axis=1, count=count * remainder_bits, bitorder="little")
+    gaps = (quotients << remainder_bits) + rests.reshape(rows, count, remainder_bits).astype(np.int64) @ (
+        1 << np.arange(remainder_bits)
+    )
     return np.cumsum(gaps + 1, axis=1) - 1

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.numerics.rice import most_unary_bits, pack_places, rest_bits_for, rest_bytes, unpack_places
+from adloco_p2p.numerics.rice import most_unary_bits, pack_places, remainder_bits_for, remainder_bytes, unpack_places
 from adloco_p2p.numerics.sparse_mean import GROUP, SPARSE_MEAN, expected_bytes
 from adloco_p2p.numerics.tensor_codec import SIZE, Buffer, TensorCodec, check_scales, claimed_size, num_blocks, padded
 
@@ -33,9 +33,9 @@ class TopKCodec:
 
     def __init__(self, name: str, code: int, kept: int = KEPT) -> None:
         self.name, self.code, self._kept = name, code, kept
-        self._rest_bits = rest_bits_for(kept, GROUP)
-        self._unary_bytes = (most_unary_bits(kept, GROUP, self._rest_bits) + 7) // 8
-        self._place_bytes = self._unary_bytes + rest_bytes(kept, self._rest_bits)
+        self._remainder_bits = remainder_bits_for(kept, GROUP)
+        self._unary_bytes = (most_unary_bits(kept, GROUP, self._remainder_bits) + 7) // 8
+        self._place_bytes = self._unary_bytes + remainder_bytes(kept, self._remainder_bits)
         self._chunk_bytes = _SCALE_BYTES + self._place_bytes + kept // 4
 
     def num_bytes(self, size: int) -> int:
@@ -47,7 +47,9 @@ class TopKCodec:
         magnitudes = np.abs(chunks)
         places = np.sort(np.argpartition(magnitudes, GROUP - self._kept, axis=1)[:, GROUP - self._kept :], axis=1)
         scales, codes = _two_bits(np.take_along_axis(chunks, places, axis=1))
-        pieces = np.concatenate([scales, pack_places(places, self._rest_bits, unary_bytes=self._unary_bytes), codes], axis=1)
+        pieces = np.concatenate(
+            [scales, pack_places(places, self._remainder_bits, unary_bytes=self._unary_bytes), codes], axis=1
+        )
         return memoryview(SIZE.pack(values.numel()) + pieces.tobytes())
 
     def decode(self, data: Buffer) -> torch.Tensor:
@@ -57,7 +59,7 @@ class TopKCodec:
         scales = halves.view("<f4")
         check_scales(scales)
         packed, codes = np.split(pieces[:, _SCALE_BYTES:], [self._place_bytes], axis=1)
-        places = unpack_places(packed, self._kept, self._rest_bits, unary_bytes=self._unary_bytes)
+        places = unpack_places(packed, self._kept, self._remainder_bits, unary_bytes=self._unary_bytes)
         if (places >= GROUP).any():
             raise RemoteProtocolError("places outside the chunk")
         two_bits = (codes[:, :, None] >> np.array([0, 2, 4, 6], dtype=np.uint8) & 3).reshape(len(codes), self._kept)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.numerics.rice import most_bytes, rest_bits_for, rest_bytes
+from adloco_p2p.numerics.rice import most_bytes, remainder_bits_for, remainder_bytes
 from adloco_p2p.numerics.tensor_codec import (
     MAX_PART_VALUES,
     VARIABLE_HEAD,
@@ -95,9 +95,9 @@ SPARSE_MEAN: TensorCodec = SparseMeanCodec()
 
 def expected_bytes(size: int, part: float) -> float:
     """Return the expected bytes of a mean in which `part` of all places are named, independently of each other."""
-    rest_bits = rest_bits_for(round(part * GROUP), GROUP)
-    longer = (1 - part) ** (1 << rest_bits)  # the chance that a gap has one more zero in unary
-    bits_each = 4 + 1 + rest_bits + longer / (1 - longer)
+    remainder_bits = remainder_bits_for(round(part * GROUP), GROUP)
+    longer = (1 - part) ** (1 << remainder_bits)  # the chance that a gap has one more zero in unary
+    bits_each = 4 + 1 + remainder_bits + longer / (1 - longer)
     return VARIABLE_HEAD.size + num_blocks(size, GROUP) * (_HEAD.itemsize + part * GROUP * bits_each / 8)
 
 
@@ -115,14 +115,14 @@ def _checked_size(data: Buffer) -> int:
 
 def _chunk_ends(view: memoryview, count: int) -> list[int]:
     """Return where the first chunk begins, and the ends of the first `count` chunks. Raises RemoteProtocolError."""
-    at, ends, rest_bits = VARIABLE_HEAD.size, [VARIABLE_HEAD.size], _rest_bits().tolist()
+    at, ends, remainder_bits = VARIABLE_HEAD.size, [VARIABLE_HEAD.size], _remainder_bits().tolist()
     for _ in range(count):
         if at + _HEAD.itemsize > len(view):
             raise RemoteProtocolError("less than a chunk")
         _, num_places, unary_bytes = _HEAD_FIELDS.unpack_from(view, at)
         if num_places > GROUP:
             raise RemoteProtocolError(f"{num_places} places of a chunk of {GROUP}")
-        at += _HEAD.itemsize + unary_bytes + rest_bytes(num_places, rest_bits[num_places]) + (num_places + 1) // 2
+        at += _HEAD.itemsize + unary_bytes + remainder_bytes(num_places, remainder_bits[num_places]) + (num_places + 1) // 2
         if at > len(view):
             raise RemoteProtocolError("less than a chunk")
         ends.append(at)
@@ -130,9 +130,9 @@ def _chunk_ends(view: memoryview, count: int) -> list[int]:
 
 
 @cache
-def _rest_bits() -> np.ndarray:
+def _remainder_bits() -> np.ndarray:
     """Return the bits of each rest of a chunk, int64, by the chunk's number of places."""
-    return np.array([rest_bits_for(count, GROUP) for count in range(GROUP + 1)])
+    return np.array([remainder_bits_for(count, GROUP) for count in range(GROUP + 1)])
 
 
 class _Starts(NamedTuple):
@@ -147,7 +147,7 @@ class _Starts(NamedTuple):
 
 def _starts(counts: np.ndarray, unary_bytes: np.ndarray) -> _Starts:
     head_bytes = np.full(len(counts), _HEAD.itemsize)
-    lengths = np.stack([head_bytes, unary_bytes, (counts * _rest_bits()[counts] + 7) // 8, (counts + 1) // 2], axis=1)
+    lengths = np.stack([head_bytes, unary_bytes, (counts * _remainder_bits()[counts] + 7) // 8, (counts + 1) // 2], axis=1)
     ends = np.cumsum(lengths).reshape(lengths.shape)
     heads, unary, rests, values = (ends - lengths).T
     return _Starts(heads, unary, rests, values, end=int(ends[-1, -1]))
@@ -188,7 +188,7 @@ def _encoded(integers: np.ndarray, scales: np.ndarray) -> bytes:
     at = np.flatnonzero(integers != 0)
     values, (rows, places) = integers.reshape(-1)[at], np.divmod(at, GROUP)
     counts = np.bincount(rows, minlength=len(integers))
-    lists, widths = _Lists(counts), _rest_bits()[counts][rows]
+    lists, widths = _Lists(counts), _remainder_bits()[counts][rows]
     gaps = lists.gaps(places)
     ones = lists.places(gaps >> widths)
     unary_bytes = (lists.last(ones) + 8) // 8
@@ -220,7 +220,7 @@ def _decoded(piece: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> tuple[
     scales, counts, unary_bytes = heads["scale"], heads["count"].astype(np.int64), heads["unary_bytes"].astype(np.int64)
     if not np.isfinite(scales).all() or (scales < 0).any() or ((scales > 0) != (counts > 0)).any():
         raise RemoteProtocolError("a scale that is not finite, or negative, or of nothing")
-    at, lists, widths = _starts(counts, unary_bytes), _Lists(counts), _rest_bits()[counts]
+    at, lists, widths = _starts(counts, unary_bytes), _Lists(counts), _remainder_bits()[counts]
     edges = np.stack([at.heads, at.unary, at.rests], axis=1).reshape(-1)
     is_unary = np.repeat(np.arange(len(edges)) % 3 == 1, np.diff(edges, append=at.end))
     bits, rows, widths = np.unpackbits(piece * is_unary, bitorder="little").view(bool), lists.of, widths[lists.of]

@@ -74,7 +74,7 @@ class LocalRun:
         """Open the run in a directory. Raises ConfigError if there is none, and StorageError."""
         run = read_run(workdir)
         if run is None:
-            raise ConfigError(f"{workdir}: no run lies here", code="E204")
+            raise ConfigError(f"{workdir}: holds no run", code="E204")
         return cls(workdir, run, label=label, is_private=is_private)
 
     def has_news(self) -> bool:

@@ -79,7 +79,7 @@ def own_randomness(device: torch.device, seed: int | None = None) -> Iterator[No
         torch.cuda.set_rng_state(before, device)
 
 
-def draws_chance(shell: ModelShell, *, sequence_length: int, vocab_size: int) -> bool:
+def draws_random_numbers(shell: ModelShell, *, sequence_length: int, vocab_size: int) -> bool:
     """Return whether a training forward draws random numbers, as dropout does."""
     shell.module.train()
     with own_randomness(shell.device), torch.no_grad():

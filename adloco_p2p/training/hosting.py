@@ -27,7 +27,7 @@ from adloco_p2p.training.assessment import ROWS_AT_ONCE, Steps, assessed, row_lo
 from adloco_p2p.training.compiling import check_can_compile
 from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.device import configure_devices, is_bfloat16
-from adloco_p2p.training.device_shell import DeviceShell, draws_chance, model_of, own_randomness
+from adloco_p2p.training.device_shell import DeviceShell, draws_random_numbers, model_of, own_randomness
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.hosted_instances import HostedInstances
 from adloco_p2p.training.inner_loop import Trainers, run_inner_steps
@@ -66,7 +66,7 @@ class Hosting(HostedInstances):
         if run.data.keeps_texts_apart:
             check_texts_apart(module, run.model)
         self._shells = self._open(devices, module)
-        self._check_chance()
+        self._check_randomness()
         self._heldout: list[tuple[float, Batch]] = []
         """Held-out rows with the weight of their loss: those of all data, or of each data set of the mixture."""
         self._heldout_losses: dict[InstanceId, tuple[float, ...]] = {}
@@ -112,11 +112,11 @@ class Hosting(HostedInstances):
             shell.compile()
         return shell
 
-    def _check_chance(self) -> None:
+    def _check_randomness(self) -> None:
         """Raise ConfigError where several threads would draw from one random state in an undefined order."""
         on_cpu = [one.name for one in self._shells if one.device.type == "cpu"]
         sizes = {"sequence_length": self._feed.sequence_length, "vocab_size": self._feed.vocab_size}
-        if len(on_cpu) > 1 and draws_chance(self._shell, **sizes):
+        if len(on_cpu) > 1 and draws_random_numbers(self._shell, **sizes):
             raise ConfigError(
                 f"device: {', '.join(on_cpu)} share one random state, and this model draws from it (dropout); name one of them",
                 code="E210",

@@ -71,9 +71,9 @@ def run_inner_steps(
     Fewer steps make a smaller but valid contribution, since it is weighted by its samples. None where no step was done.
 
     `micro_batch_limit` counts per device. `is_measured`: whether the gradient noise is needed. `make_room` frees the device of
-    what these steps do not need; where memory is short in spite of the probed limit, smaller micro-batches come first, and no
-    value depends on it. The time that `should_stop` takes does not count as training. Raises DeviceError where one sample, or
-    the optimizer's step, does not fit, and ConfigError for a negative mean loss.
+    what these steps do not need. Where memory is short in spite of the probed limit, smaller micro-batches come first, on which
+    rounding and the statistics of the noise depend. The time that `should_stop` takes does not count as training. Raises
+    DeviceError where one sample, or the optimizer's step, does not fit, and ConfigError for a negative mean loss.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     clock = _TrainingClock()

@@ -11,7 +11,7 @@ before their step: pieces of the 8-bit state are whole blocks, which do not end 
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -20,7 +20,7 @@ import torch
 
 from adloco_p2p.config.run_config import InnerConfig
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.numerics.layout import Layout
+from adloco_p2p.numerics.layout import Layout, joined
 from adloco_p2p.training.compiling import can_compile
 
 State = dict[str, torch.Tensor]
@@ -86,23 +86,12 @@ class _Decay:
 
     def __init__(self, weight_decay: float, parameters: torch.Tensor, layout: Layout) -> None:
         self._weight_decay = weight_decay
-        places = _joined(slice(e.offset, e.offset + e.size) for e in layout.entries if len(e.shape) >= 2)
+        places = joined(slice(e.offset, e.offset + e.size) for e in layout.entries if len(e.shape) >= 2)
         self._matrices = [parameters.detach()[place] for place in places]
 
     def apply(self, learning_rate: float) -> None:
         if self._matrices:
             torch._foreach_mul_(self._matrices, 1 - learning_rate * self._weight_decay)
-
-
-def _joined(places: Iterable[slice]) -> list[slice]:
-    """Return ascending places, with neighbours that touch joined into one."""
-    joined: list[slice] = []
-    for place in places:
-        if joined and joined[-1].stop == place.start:
-            joined[-1] = slice(joined[-1].start, place.stop)
-        else:
-            joined.append(place)
-    return joined
 
 
 class _Part:

@@ -42,6 +42,7 @@ from dataclasses import dataclass
 
 from adloco_p2p.config.peer_config import MOST_SHARDS
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.assessments import MOST_WAITING
 from adloco_p2p.core.model.averages import HELD_BYTES, kept_bytes, results_kept
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
@@ -53,8 +54,6 @@ SHARD_PROCESS_BYTES = 430 << 20
 """A process that holds a part of a model, before it has one (`benchmarks/shards.py`)."""
 EXCHANGE_BYTES = 64 << 20
 """The shared memory through which vectors pass between a peer and the processes of a divided model."""
-MOST_LOOKS = 2
-"""The most looks that one device has at a time, as in `runtime/node/looks.py`."""
 _FLOAT = 4
 
 
@@ -150,7 +149,7 @@ def _lasting(run: RunConfig, state: int) -> float:
     averaging, is_assessed = run.averaging, run.averaging.assess_every > 0
     kept = 1 + (averaging.recheck > 0 or is_assessed) + (not codec_named(averaging.codec).is_verbatim)
     states = 3 if run.guard.enabled else 2
-    looked_at = is_assessed * MOST_LOOKS * (2 * _FLOAT + (0 if run.guard.enabled else _outer_bytes(run)))
+    looked_at = is_assessed * MOST_WAITING * (2 * _FLOAT + (0 if run.guard.enabled else _outer_bytes(run)))
     ahead = _part(run) * (run.outer.overlap != "none")
     return states * state + kept * _coded(run) + looked_at + _FLOAT * (_has_residual(run) + ahead)
 

@@ -206,7 +206,7 @@ def estimate_of(method: str, rounds: float, link: Link, *, basis: Literal["deriv
 
 def bounds(work: Workload, link: Link, *, growth_cap: float, max_batch: int) -> tuple[Estimate, ...]:
     """Return the most rounds that the run may need, with a batch that never grows, and the fewest, with a global batch that
-    grows by `growth_cap` in every round up to `max_batch`. Its growth is not known before the run: the norm test measures it.
+    grows by `growth_cap` in every round up to `max_batch`. Its growth is not known before the run: the batch test measures it.
     One estimate where the batch cannot grow."""
     most = estimate_of(f"at most: constant batch of {work.initial_batch:.3g} per host", constant_rounds(work), link)
     largest = max_batch / work.num_workers

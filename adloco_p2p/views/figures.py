@@ -281,7 +281,7 @@ def _boundaries(axes: Axes, status: Status, abscissa: Abscissa) -> None:
 
 
 def batches(status: Status) -> Figure:
-    """Draw one panel per instance: the batch that the norm test asked for and the batch in use; the background shows the switch
+    """Draw one panel per instance: the requested batch and the batch in use; the background shows the switch
     mode."""
     found = dict(list(_by_instance(status).items())[:MAX_PANELS])
     columns = min(3, len(found))
@@ -292,7 +292,7 @@ def batches(status: Status) -> Figure:
     figure.subplots_adjust(left=0.075, right=0.975, top=1 - 1.05 / height, bottom=0.55 / height, hspace=0.3, wspace=0.08)
     hidden = len(_by_instance(status)) - len(found)
     more = f"; {hidden} more instances are not shown" if hidden else ""
-    _heading(figure, 0.075, "Batch growth", f"dashed: asked by the norm test; solid: used{more}")
+    _heading(figure, 0.075, "Batch growth", f"dashed: requested; solid: used{more}")
     _mode_key(figure, 1 - 0.56 / height, {result.mode for results in found.values() for result in results})
     for index, panel in enumerate(panels.flat):
         panel.set_visible(index < len(found))

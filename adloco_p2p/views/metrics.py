@@ -221,7 +221,7 @@ def _instances(status: Status) -> list[Measure]:
         each(
             "instance_requested_batch_samples",
             "samples",
-            "Global batch that the norm test asks for.",
+            "Requested global batch, by the batch test or the ramp.",
             lambda row: row.requested_batch,
         ),
         each("instance_effective_batch_samples", "samples", "Global batch that a step uses.", lambda row: row.effective_batch),

@@ -8,7 +8,7 @@ from typing import TextIO
 _COPIED = re.compile(r"`[^`\n]+`|(?:^ *|(?<=: ))(?:'[^'\n]*/|\S*/)?adloco-peer'? [a-z].*", re.MULTILINE)
 """Commands: those in quotes, and those that a line begins with or ends in."""
 _HELD_SPACE = "\0"
-"""Stands for a space at which no line ends. What is printed has none of its own."""
+"""Stands for a space at which no line ends. Printed text has none of its own."""
 DEEPER = 2
 """By how many columns the rest of a long line is indented below its beginning."""
 

@@ -160,7 +160,7 @@ def test_a_byte_that_changed_on_the_disk_is_found(copy: Path, capsys: pytest.Cap
 
 def test_directories_without_a_ledger(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", "--workdir", str(tmp_path / "nothing")]) == 2
-    assert "no run lies here" in capsys.readouterr().err
+    assert "holds no run" in capsys.readouterr().err
     (copy / "journal.bin").unlink()
     assert main(["ledger", "--workdir", str(copy)]) == 4
     assert "--offline keeps none" in capsys.readouterr().err

@@ -271,7 +271,7 @@ def test_all_mistakes_are_listed_at_once(config: Path, tmp_path: Path) -> None:
     assert impossible.code == 2 and "outer.momentum" in impossible.errors
     assert run(["start", "--workdir"], folder=tmp_path).code == 2
     nothing = run(["evaluate", "--workdir", tmp_path / "work"], folder=tmp_path)
-    assert nothing.code == 2 and "no run lies here" in nothing.errors
+    assert nothing.code == 2 and "holds no run" in nothing.errors
     assert not (tmp_path / "work").exists()
 
 

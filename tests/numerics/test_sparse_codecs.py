@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from adloco_p2p.core.ledger import slice_sums
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import bytes_each_way, codec_named
-from adloco_p2p.numerics.rice import most_bytes, most_unary_bits, pack_places, rest_bits_for, rest_bytes, unpack_places
+from adloco_p2p.numerics.rice import (
+    most_bytes,
+    most_unary_bits,
+    pack_places,
+    remainder_bits_for,
+    remainder_bytes,
+    unpack_places,
+)
 from adloco_p2p.numerics.sparse_codecs import TopKCodec
 from adloco_p2p.numerics.sparse_mean import SPARSE_MEAN
 from adloco_p2p.numerics.tensor_codec import encoded_length
@@ -22,11 +29,11 @@ from adloco_p2p.numerics.tensor_codec import encoded_length
 TOPK2 = codec_named("topk2")
 
 
-def slowly_packed(places: list[int], rest_bits: int) -> str:
+def slowly_packed(places: list[int], remainder_bits: int) -> str:
     """Unary codes and rests as text, one letter a bit."""
     gaps = [place - before - 1 for before, place in zip([-1, *places], places, strict=False)]
-    unary = "".join("0" * (gap >> rest_bits) + "1" for gap in gaps)
-    rests = "".join(format(gap % (1 << rest_bits), f"0{rest_bits}b")[::-1] if rest_bits else "" for gap in gaps)
+    unary = "".join("0" * (gap >> remainder_bits) + "1" for gap in gaps)
+    rests = "".join(format(gap % (1 << remainder_bits), f"0{remainder_bits}b")[::-1] if remainder_bits else "" for gap in gaps)
     return unary.ljust(-(-len(unary) // 8) * 8, "0") + rests.ljust(-(-len(rests) // 8) * 8, "0")
 
 
@@ -53,12 +60,12 @@ def test_places_by_hand() -> None:
 @settings(max_examples=80, deadline=None)
 @given(places=st.sets(st.integers(0, 4095), min_size=1, max_size=400).map(sorted))
 def test_places_come_back_within_the_bounds(places: list[int]) -> None:
-    rest_bits = rest_bits_for(len(places), 4096)
-    packed = pack_places(np.array([places]), rest_bits)
-    assert "".join(format(byte, "08b")[::-1] for byte in packed[0].tolist()) == slowly_packed(places, rest_bits)
-    unary_bytes = packed.shape[1] - rest_bytes(len(places), rest_bits)
-    assert 8 * unary_bytes <= most_unary_bits(len(places), 4096, rest_bits) + 7 and packed.shape[1] <= most_bytes(4096)
-    assert unpack_places(packed, len(places), rest_bits, unary_bytes=unary_bytes).tolist() == [places]
+    remainder_bits = remainder_bits_for(len(places), 4096)
+    packed = pack_places(np.array([places]), remainder_bits)
+    assert "".join(format(byte, "08b")[::-1] for byte in packed[0].tolist()) == slowly_packed(places, remainder_bits)
+    unary_bytes = packed.shape[1] - remainder_bytes(len(places), remainder_bits)
+    assert 8 * unary_bytes <= most_unary_bits(len(places), 4096, remainder_bits) + 7 and packed.shape[1] <= most_bytes(4096)
+    assert unpack_places(packed, len(places), remainder_bits, unary_bytes=unary_bytes).tolist() == [places]
 
 
 def test_no_other_k_has_a_smaller_worst_case() -> None:
@@ -70,7 +77,7 @@ def test_no_other_k_has_a_smaller_worst_case() -> None:
             unary = [int(((np.diff(places, prepend=-1) - 1) >> bits).sum()) + count for places in sets]
             assert max(unary) == most_unary_bits(count, 9, bits)
             worst.append(max(unary) + count * bits)
-        assert rest_bits_for(count, 9) == worst.index(min(worst))
+        assert remainder_bits_for(count, 9) == worst.index(min(worst))
 
 
 def test_a_chunk_takes_84_bytes_wherever_its_values_are() -> None:
@@ -111,12 +118,12 @@ def slowly_encoded(chunk: list[float]) -> bytes:
     """One chunk of a mean whose values are whole eighths of its scale."""
     scale = max(map(abs, chunk))
     places = [place for place, value in enumerate(chunk) if value]
-    rest_bits = rest_bits_for(len(places), 4096)
-    bits = slowly_packed(places, rest_bits)
+    remainder_bits = remainder_bits_for(len(places), 4096)
+    bits = slowly_packed(places, remainder_bits)
     for value in (chunk[place] for place in places):
         bits += format(round(abs(value) / scale * 8) - 1 | (value < 0) << 3, "04b")[::-1]
     packed = bytes(int(bits.ljust(-(-len(bits) // 8) * 8, "0")[at : at + 8][::-1], 2) for at in range(0, len(bits), 8))
-    unary_bytes = len(packed) - rest_bytes(len(places), rest_bits) - (len(places) + 1) // 2
+    unary_bytes = len(packed) - remainder_bytes(len(places), remainder_bits) - (len(places) + 1) // 2
     return struct.pack("<fHH", scale, len(places), unary_bytes) + packed
 
 

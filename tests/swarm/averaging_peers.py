@@ -331,7 +331,7 @@ class Peers:
 
         def all_know() -> bool:
             attempts = [self.list[index].attempt(name) for index in who]
-            return all(attempt is not None and attempt.awaited == {missing} for attempt in attempts)
+            return all(attempt is not None and attempt._state.awaited_by_result() == {missing} for attempt in attempts)
 
         await until(all_know)
         loop.ahead_seconds += TIMEOUT_SECONDS

@@ -11,9 +11,8 @@ import torch
 from adloco_p2p.config.run_config import AveragingConfig, ModelConfig
 from adloco_p2p.core.model.rules import GuardRules
 from adloco_p2p.numerics.layout import Entry, Layout
-from adloco_p2p.runtime.node import looks
 from adloco_p2p.training.hosting import Hosting
-from adloco_p2p.training.memory_need import MOST_LOOKS, MemoryNeed, memory_need
+from adloco_p2p.training.memory_need import MemoryNeed, memory_need
 from adloco_p2p.training.shell import frozen_bytes
 from tests.training.small_run import ONE, RUN, TWO, effect, hosting, never, silent, train_round, with_run
 
@@ -63,7 +62,6 @@ def test_codecs_and_overlap_add_to_the_host() -> None:
     # a rule that waits for all: both vectors in place of one boundary, what others sent, and what a retry keeps
     assert host(state="mixed") == 6 + 8 + 8 + 8
     # the contribution again; of two looks another host's, the mean of the others, and the parameters before the outer step
-    assert MOST_LOOKS == looks.MOST_LOOKS
     assert host(recheck=0.0, assess_every=4) == 16 + 8 + 8 + 2 * 12
     assert host(state="bfloat16", assess_every=4) - host(state="bfloat16") == 2 * 10
     # the residual; one average, one contribution and the room for another average; AdamW's state copied

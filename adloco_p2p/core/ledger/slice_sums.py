@@ -160,7 +160,7 @@ def _largest(data: bytes) -> list[float]:
     low, high = _cast(_BFLOAT16, data[_SIZE.size : at])
     if not all(math.isfinite(scale) and scale >= 0 for scale in (low, high)):
         raise ValueError("a scale that is not finite, or negative")
-    places = _places(data[at:values_at], _KEPT, rest_bits=_KEPT_REST_BITS, unary_bytes=_KEPT_UNARY_BYTES, size=_GROUP)
+    places = _places(data[at:values_at], _KEPT, remainder_bits=_KEPT_REST_BITS, unary_bytes=_KEPT_UNARY_BYTES, size=_GROUP)
     levels = (low, -low, high, -high)
     kept_values = [levels[byte >> shift & 3] for byte in data[values_at:] for shift in (0, 2, 4, 6)]
     values = [0.0] * _GROUP
@@ -176,11 +176,11 @@ def _sparse_mean(data: bytes) -> list[float]:
         raise ValueError("more or less than one chunk")
     if not (math.isfinite(scale) and scale >= 0) or (scale > 0) != (count > 0):
         raise ValueError("a scale that is not finite, or negative, or of nothing")
-    rest_bits = _rest_bits_for(count)
-    values_at = at + unary_bytes + (count * rest_bits + 7) // 8
+    remainder_bits = _remainder_bits_for(count)
+    values_at = at + unary_bytes + (count * remainder_bits + 7) // 8
     if len(data) != values_at + (count + 1) // 2 or (unary_bytes and not count):
         raise ValueError("values of another length")
-    places = _places(data[at:values_at], count, rest_bits=rest_bits, unary_bytes=unary_bytes, size=size)
+    places = _places(data[at:values_at], count, remainder_bits=remainder_bits, unary_bytes=unary_bytes, size=size)
     nibbles = [nibble for byte in data[values_at:] for nibble in (byte & 15, byte >> 4)][:count]
     integers = [-(nibble & 7) - 1 if nibble & 8 else (nibble & 7) + 1 for nibble in nibbles]
     values = [0.0] * size
@@ -189,15 +189,15 @@ def _sparse_mean(data: bytes) -> list[float]:
     return values
 
 
-def _rest_bits_for(count: int) -> int:
+def _remainder_bits_for(count: int) -> int:
     """Return the first k for which `count` Rice codes of gaps in a chunk take the fewest bits in the worst case."""
     worst = [count * (1 + bits) + (_GROUP - count) // 2**bits for bits in range(_GROUP.bit_length())]
     return worst.index(min(worst))
 
 
-def _places(packed: bytes, count: int, *, rest_bits: int, unary_bytes: int, size: int) -> list[int]:
-    """Return the places in ascending order. Their gaps are Rice-coded: the quotients by 2**rest_bits come first, in unary up to
-    a one, then the remainders of all gaps."""
+def _places(packed: bytes, count: int, *, remainder_bits: int, unary_bytes: int, size: int) -> list[int]:
+    """Return the places in ascending order. Their gaps are Rice-coded: the quotients by 2**remainder_bits come first, in unary
+    up to a one, then the remainders of all gaps."""
     unary = [byte >> bit & 1 for byte in packed[:unary_bytes] for bit in range(8)]
     rests = [byte >> bit & 1 for byte in packed[unary_bytes:] for bit in range(8)]
     places, place, quotient = list[int](), -1, 0
@@ -205,9 +205,9 @@ def _places(packed: bytes, count: int, *, rest_bits: int, unary_bytes: int, size
         if not bit:
             quotient += 1
             continue
-        begin = len(places) * rest_bits
-        rest = sum(one << at for at, one in enumerate(rests[begin : begin + rest_bits]))
-        place += 1 + quotient * 2**rest_bits + rest
+        begin = len(places) * remainder_bits
+        rest = sum(one << at for at, one in enumerate(rests[begin : begin + remainder_bits]))
+        place += 1 + quotient * 2**remainder_bits + rest
         places.append(place)
         quotient = 0
     if len(places) != count or place >= size:

@@ -143,4 +143,4 @@ class AttemptRegister:
             self.running[hello.key].on_remote_failure(peer, hello.spec, reply)
         elif hello.key not in self._ended and not is_stranger:
             note = _End(hello.spec, reply)
-            keep_bounded(self.early_notes, (hello.key, peer), note, per_teller=self._max_waiting, in_all=_EARLY_NOTES)
+            keep_bounded(self.early_notes, (hello.key, peer), note, per_reporter=self._max_waiting, in_all=_EARLY_NOTES)

@@ -290,8 +290,3 @@ class Butterfly:
     def on_remote_failure(self, reporter: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Handle another member's report that the average has failed; see `AttemptEnd`."""
         self._state.end.on_remote_failure(reporter, spec, reply)
-
-    @property
-    def awaited(self) -> set[int]:
-        """The members that hold up the result, as far as this member can determine."""
-        return self._state.awaited_by_result()

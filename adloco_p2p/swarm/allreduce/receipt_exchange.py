@@ -67,7 +67,7 @@ class ReceiptExchange:
             self._compared.add((key, sender))
             self._notary.compare(held, shown)
             return
-        keep_bounded(self._shown, (key, sender), shown, per_teller=_SHOWN_KEPT_PER_SENDER, in_all=_SHOWN_KEPT)
+        keep_bounded(self._shown, (key, sender), shown, per_reporter=_SHOWN_KEPT_PER_SENDER, in_all=_SHOWN_KEPT)
 
     async def show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
         """Show receipts to one other reducer, drawn at random. One that cannot be reached is not replaced."""

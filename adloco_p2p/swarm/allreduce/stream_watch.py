@@ -59,7 +59,7 @@ class StreamWatch:
         while True:
             await asyncio.sleep(self._quiet_seconds)
             now = self._loop.time()
-            was_suspended = now - last > 2 * self._quiet_seconds  # this process itself did not run, so no stream is to blame
+            was_suspended = now - last > 2 * self._quiet_seconds  # this process itself did not run, so no stream fell silent
             last = now
             if was_suspended:
                 self._silence.reset()

@@ -64,8 +64,8 @@ class AveragingLimits:
     """The most accepted streams of peers without a seat."""
     max_streams_per_stranger: int = 4
     kept_rounds: int = results_kept(2)
-    """The rounds before the newest average whose encoded results are held for repairs. A peer vouches for those before its last
-    report, and its next average is at most two rounds after that one."""
+    """The rounds before the newest average whose encoded results are held for repairs. The last report of a peer shows that it
+    has those before, and its next average is at most two rounds after that report."""
     kept_bytes: int = LEAST_KEPT_BYTES
     """The most bytes of results of earlier rounds, which are held in nameless files; the newest round's are in memory."""
     folder: Path | None = None

@@ -57,8 +57,8 @@ COMMON_MESSAGE_BURST = 800.0
 COMMON_BYTES_PER_SECOND = BYTES_PER_SECOND
 COMMON_BYTES_BURST = 32.0 * (1 << 20)
 """Of these, what each member may send in any case, and what all members together may send beyond that. The event loop reads
-all messages, so rates for each alone would let a few members take all of its time. What a member has to send is far within its
-own share, except histories; while others use up the common one, those are lost as on a bad link, and asked for again."""
+all messages, so rates for each alone would let a few members take all of its time. All that a member has to send is far within
+its own share, except histories; while others use up the common one, those are lost as on a bad link, and asked for again."""
 STRANGER_MESSAGES_PER_SECOND = 100.0
 STRANGER_MESSAGE_BURST = 400.0
 STRANGER_BYTES_PER_SECOND = 4.0 * (1 << 20)

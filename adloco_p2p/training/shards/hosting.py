@@ -194,7 +194,7 @@ class ShardedHosting(Hosting):
         """End the processes, which also end with this object."""
         self._group.close()
 
-    def _check_chance(self) -> None:
+    def _check_randomness(self) -> None:
         """Accept any model: each process has a random state of its own."""
 
     def _team(self, devices: Sequence[DeviceShell], local: torch.Tensor, seed: int) -> ShardedTeam:  # noqa: ARG002

@@ -1,6 +1,6 @@
 // The page of a run. It asks api/run for one document and draws it; api/events signals changes; api/peer has one peer.
-// Addresses are relative, so that a web server may show the page below any path. What the reader chose stands behind the # of
-// the address, which can be kept and sent.
+// Addresses are relative, so that a web server may show the page below any path. The reader's choices stand behind the # of the
+// address, which can be kept and sent.
 // Text from other peers only ever becomes text nodes. Nothing is loaded from anywhere else.
 "use strict";
 
@@ -539,7 +539,7 @@ function drawPeers(run) {
 async function drawPeer(run) {
   const wanted = view.peer;
   if (!wanted) { at("peer-card").hidden = true; view.shownPeer = null; return; }
-  const reply = await fetch(`api/peer?run=${view.place}&id=${encodeURIComponent(wanted)}`);
+  const reply = await ask(`api/peer?run=${view.place}&id=${encodeURIComponent(wanted)}`);
   if (wanted !== view.peer) return;
   const peer = reply.ok ? await reply.json() : { peer: wanted, rounds: [], num_rounds: 0, events: [] };
   const known = run.peers.find((candidate) => candidate.peer === wanted);
@@ -768,16 +768,27 @@ async function follow() {
   else if (view.run !== null) await draw(view.run);
 }
 
+class NoReply extends Error {}
+
+// Separate from drawing, whose faults are not those of the connection.
+async function ask(address) {
+  try {
+    return await fetch(address);
+  } catch (error) {
+    throw new NoReply(error.message);
+  }
+}
+
 async function refresh() {
   const place = view.place;
-  const reply = await fetch(`api/run?run=${place}`);
+  const reply = await ask(`api/run?run=${place}`);
   if (place !== view.place) return;  // another run was chosen meanwhile
   if (reply.status === 404 && place > 0) {  // an address that was kept while there were more runs
     view.place = 0;
     writeAddress();
     return refresh();
   }
-  if (!reply.ok) throw new Error(`status ${reply.status}`);
+  if (!reply.ok) throw new NoReply(`status ${reply.status}`);
   const run = await reply.json();
   if (run.run && place === view.place) await draw(run);
 }
@@ -811,8 +822,11 @@ async function savePicture() {
   URL.revokeObjectURL(link.href);
 }
 
-function lost() {
-  at("state").textContent = "no connection to the dashboard; trying again";
+function lost(error) {
+  const isDrawing = error instanceof Error && !(error instanceof NoReply);
+  if (isDrawing) console.error(error);
+  at("state").textContent = isDrawing
+    ? "this page cannot draw the run; the browser's console has the error" : "no connection to the dashboard; trying again";
   at("state").classList.add("lost");
 }
 
