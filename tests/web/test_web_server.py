@@ -272,8 +272,9 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
             assert url == "http://www.w3.org/2000/svg", f"{name}: {url}"  # the name of a language, never fetched
         assert "@import" not in text and "url(" not in text, name
     asked = re.findall(r'(?:href|src)="([^"]+)"', SOURCES["index.html"])
-    asked += re.findall(r'(?:fetch|EventSource)\(["`]([^"`?]+)', SOURCES["page.js"])
+    asked += re.findall(r'(?:ask|EventSource)\(["`]([^"`?]+)', SOURCES["page.js"])
     assert {"api/run", "api/peer", "api/events"} <= {*asked}
+    assert SOURCES["page.js"].count("fetch(") == 1, "in `ask`, through which all requests go"
     assert not any(url.startswith("/") for url in asked), "below a path of another web server it would leave that path"
     assert {f"/{url}" for url in asked} <= set(Page().routes)
 
