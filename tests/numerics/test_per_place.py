@@ -58,8 +58,9 @@ def test_a_rule_decides_as_it_would_and_divides_by_those_that_it_keeps(rule: str
     plain = rule_named(rule).decide(gram, weights, [1] * 4)
     decision = rule_named(rule, division="named").decide(gram, weights, [1] * 4)
     assert (decision.coefficients, decision.left_out) == (plain.coefficients, plain.left_out)
-    kept = sum(weights[host] for host in plain.kept)
-    assert decision.divisors == tuple(weight / kept if host in plain.kept else 0.0 for host, weight in enumerate(weights))
+    counted = [2, 0.5, 0.5, 1] if rule == "robust" else weights  # it takes the second and third for copies
+    kept = sum(counted[host] for host in plain.kept)
+    assert decision.divisors == tuple(weight / kept if host in plain.kept else 0.0 for host, weight in enumerate(counted))
     assert plain.divisors == ()
 
 
@@ -94,3 +95,18 @@ def test_a_liar_moves_no_place_by_more_than_twice_the_middle_host() -> None:
         found = aggregate(vectors, [1] * 5, [1] * 5, rule=rule_named("mean", division="named"), codec=TOPK2).vector
         assert (float(found[3000]), float(found[8000])) == (-2.0, 1.0)
         assert torch.equal(found[100:164], torch.ones(64)), "what honest hosts name stays"
+
+
+def test_copies_raise_no_place_that_they_do_not_name() -> None:
+    """Four hosts with a place of their own beside a common one, and two copies of the first: a group of three that counts as
+    one has a third of a quarter each. At the second host's place the mean is that host's value, with and without them."""
+    vectors = [torch.zeros(4096) for _ in range(4)]
+    for host, vector in enumerate(vectors):
+        vector[0], vector[1 + host] = 1.0, 4.0
+    for copies in (0, 2):
+        sent = [*vectors, *[vectors[0].clone() for _ in range(copies)]]
+        rule = rule_named("robust", division="named")
+        found = aggregate(sent, [12] * len(sent), [1] * len(sent), rule=rule, codec=codec_named("float32"))
+        assert found.decision.left_out == ()
+        assert found.decision.divisors == ((1 / 12, 0.25, 0.25, 0.25, 1 / 12, 1 / 12) if copies else (0.25,) * 4)
+        assert found.vector[:5].tolist() == pytest.approx([1.0, 4.0, 4.0, 4.0, 4.0])

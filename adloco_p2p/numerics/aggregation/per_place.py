@@ -17,7 +17,8 @@ from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, Gram
 
 
 class PerPlace:
-    """Takes another rule's decision, and divides the sum at each place by the weights of the kept hosts that name it."""
+    """Takes another rule's decision, and divides the sum at each place by the weights of the kept hosts that name it, in which
+    near copies count once if the rule counts them so."""
 
     needs_gram = True
     """Always true: the statistics of the norm test are about the plain mean, which is not formed here."""
@@ -29,7 +30,8 @@ class PerPlace:
     def decide(self, gram: Gram | None, weights: Sequence[int], steps: Sequence[int]) -> Decision:
         decision = self._rule.decide(gram, weights, steps)
         kept = set(decision.kept)
-        return replace(decision, divisors=shares([weight if host in kept else 0 for host, weight in enumerate(weights)]))
+        by_weight = shares([weight if host in kept else 0 for host, weight in enumerate(weights)])
+        return replace(decision, divisors=decision.parts or by_weight)
 
 
 BOUND = 2.0

@@ -107,6 +107,7 @@ class Robust:
         left_out = tuple(host for host in range(len(weights)) if host not in kept)
         return Decision(
             coefficients=tuple(a * f for a, f in zip(parts, clipped, strict=True)),
+            parts=parts,
             left_out=left_out,
             reasons=tuple(f"cosine {found[host]:.2f} to most others" for host in left_out),
         )

@@ -25,6 +25,8 @@ class Decision:
     """Indices of the contributions that the rule refused, ascending; their coefficients are 0."""
     reasons: tuple[str, ...] = ()
     """One phrase for each of `left_out`."""
+    parts: tuple[float, ...] = ()
+    """[n], or empty: the parts of the whole before clipping, where a rule counts contributions otherwise than by weight."""
     divisors: tuple[float, ...] = ()
     """[n], or empty. At each place the sum is divided by the divisors of the contributions that are not 0 there
     (`per_place.py`)."""
