@@ -5,7 +5,7 @@ from math import inf
 from typing import Protocol
 
 from adloco_p2p.core.agreement.entry_donors import EntryDonors, is_far, remember
-from adloco_p2p.core.ledger.fork_choice import CandidateChain, outranks, verdict
+from adloco_p2p.core.ledger.fork_choice import CandidateChain, is_outvoted, outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.effects import Send
@@ -167,6 +167,9 @@ class LedgerExchange:
         for entry in entries:
             if entry.value.plan in owner.ledger.position:
                 continue
+            if is_outvoted(owner.ledger, entry):
+                remember(self._rejected, sender, now)
+                return False
             continued = self._continued_by(owner.ledger, entry)
             if self._other.tip != tip:
                 tip, self._collected_at = self._other.tip, now

@@ -37,6 +37,29 @@ class History(Protocol):
 
     def between(self, first: int, end: int) -> Iterator[LedgerEntry]: ...
 
+    def lost_seats(self, position: int) -> frozenset[PeerId]: ...
+
+
+class _ReadOnce:
+    """A history that reads and decodes no entry twice: entries from the journal take milliseconds each, and every claim of
+    every report may ask for hundreds."""
+
+    def __init__(self, history: History) -> None:
+        self.position, self.plans, self.lost_seats = history.position, history.plans, history.lost_seats
+        self._history = history
+        self._entries: dict[int, LedgerEntry] = {}
+
+    def plan(self, position: int) -> RoundPlan:
+        return self._entry(position).plan if position else self._history.plan(0)
+
+    def between(self, first: int, end: int) -> Iterator[LedgerEntry]:
+        return (self._entry(position) for position in range(first, min(end, len(self.position))))
+
+    def _entry(self, position: int) -> LedgerEntry:
+        if position not in self._entries:
+            (self._entries[position],) = self._history.between(position, position + 1)
+        return self._entries[position]
+
 
 # --- which claims count ----------------------------------------------------------------------------------------------
 
@@ -44,6 +67,7 @@ class History(Protocol):
 def accepted_claims(history: History, reports: Sequence[Report], verify: Verify) -> tuple[PendingBranch, ...]:
     """Return the credible branch states that these reports name and no plan of the history names yet. The history ends with the
     plan whose successor is made from the reports."""
+    history = _ReadOnce(history)
     parent = history.plans[-1]
     pending = {item.branch_state.key for item in parent.branches}
     proofs = _Proofs(history, reports, verify)
@@ -73,8 +97,9 @@ class _Proofs:
         is a plan of the history."""
         about = (branch_state.branch, branch_state.fork)
         if about not in self._backing:
+            shown = self._shown.get(branch_state.branch, {})
+            apart = self._apart_since(branch_state.fork) if shown else ()
             fork = self._history.plan(self._history.position[branch_state.fork])
-            apart, shown = self._apart_since(branch_state.fork), self._shown.get(branch_state.branch, {})
             found = [
                 backing(proof, fork=fork, fork_digest=branch_state.fork, apart=apart, verify=self._verify)
                 for proof in shown
@@ -89,14 +114,10 @@ class _Proofs:
         first, end = self._history.position[fork] + 1, len(self._history.position)
         if first + REPORT_LAG > end:
             return frozenset()
-        reporting: Sequence[Report] = self._reports
-        seated = set(roster_of(self._history.plan(first - 1)))
-        apart: set[PeerId] = set()
-        for position, entry in enumerate(self._history.between(first, end), start=first):
-            apart |= seated.difference(roster_of(entry.plan))
-            if position == first + REPORT_LAG:
-                reporting = [item.report for item in entry.reports]
-        return frozenset(apart.difference(report.peer for report in reporting))
+        apart = self._history.lost_seats(first - 1).intersection(roster_of(self._history.plan(first - 1)))
+        later = self._history.between(first + REPORT_LAG, first + REPORT_LAG + 1)
+        reporting = next(([item.report for item in entry.reports] for entry in later), self._reports)
+        return apart.difference(report.peer for report in reporting)
 
 
 def _of_one_branch(history: History, report: Report, pending: Collection[InstanceId], proofs: _Proofs) -> list[BranchState]:
@@ -106,23 +127,26 @@ def _of_one_branch(history: History, report: Report, pending: Collection[Instanc
     credible: list[BranchState] = []
     for branch_state in branches:
         is_other = bool(credible) and branch_state.branch != credible[0].branch
-        if branch_state.key in pending or is_other or not _is_credible(history, report.peer, branch_state):
+        if branch_state.key in pending or is_other or not _was_there(history, report.peer, branch_state):
             continue
-        if proofs.backing(branch_state) > 0.0:
+        if proofs.backing(branch_state) > 0.0 and _is_new(history, report.peer, branch_state):  # the dearest check last
             credible.append(branch_state)
     return credible
 
 
-def _is_credible(history: History, claimant: PeerId, branch_state: BranchState) -> bool:
-    """Return whether the branch left this history at a plan in which the claimant had a seat, and has work that is new here."""
+def _was_there(history: History, claimant: PeerId, branch_state: BranchState) -> bool:
+    """Return whether the branch left this history at a plan in which the claimant had a seat."""
     position = history.position.get(branch_state.fork)
     if position is None or len(history.position) - position > MAX_ROUNDS_APART:
         return False
     fork = history.plan(position)
-    was_there = any(roster_entry.peer == claimant for roster_entry in fork.roster)
-    if not was_there or fork.round != branch_state.fork_round or branch_state.round <= fork.round:
-        return False
-    for entry in history.between(position + 1, len(history.position)):
+    had_seat = any(roster_entry.peer == claimant for roster_entry in fork.roster)
+    return had_seat and fork.round == branch_state.fork_round and branch_state.round > fork.round
+
+
+def _is_new(history: History, claimant: PeerId, branch_state: BranchState) -> bool:
+    """Return whether no entry since the fork has the branch, its state or another branch of the claimant."""
+    for entry in history.between(history.position[branch_state.fork] + 1, len(history.position)):
         if entry.value.parent == branch_state.fork and canonical.digest_once(entry.value) == branch_state.branch:
             return False  # the branch is this history itself
         for item in entry.plan.branches:

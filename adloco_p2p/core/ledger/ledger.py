@@ -68,6 +68,8 @@ class Ledger:
         """The position of the first roster on which each peer ever was."""
         self._last_votes: dict[PeerId, int] = {}
         """The position of the newest entry for which each peer voted."""
+        self._seats_lost: dict[PeerId, list[int]] = {}
+        """The positions of the rosters that no longer had each peer, ascending."""
         self.admissions = Admissions(roster_of(genesis))
         """The invitations, seats and bans by the entries."""
         self._genesis = genesis
@@ -85,6 +87,8 @@ class Ledger:
     def append(self, entry: LedgerEntry) -> None:
         assert entry.value.parent == self.digests[-1]
         self.samples.append(self.samples[-1] + proven_samples(self.reported, entry.reports))
+        for peer in sorted(set(roster_of(self.plans[-1])).difference(roster_of(entry.plan))):
+            self._seats_lost.setdefault(peer, []).append(len(self.digests))
         self.entries.append(entry)
         self.plans.append(entry.plan)
         self.digests.append(entry.value.plan)
@@ -112,6 +116,10 @@ class Ledger:
         """Return whether the peer voted for an entry after this position."""
         return self._last_votes.get(peer, 0) > position
 
+    def lost_seats(self, position: int) -> frozenset[PeerId]:
+        """Return the peers that had a seat at this position or later, and lost it since."""
+        return frozenset(peer for peer, lost in self._seats_lost.items() if lost[-1] > position)
+
     def recalled(self, plan: Digest) -> LedgerEntry:
         """Return the persisted entry of a plan, also of a history that lost."""
         return self._recall(plan)
@@ -138,6 +146,8 @@ class Ledger:
         copy.digests, copy.samples = self.digests[:length], self.samples[:length]
         copy.position = {digest: position for position, digest in enumerate(copy.digests)}
         copy._last_votes = {peer: min(last, length - 1) for peer, last in self._last_votes.items()}
+        lost = {peer: [place for place in places if place < length] for peer, places in self._seats_lost.items()}
+        copy._seats_lost = {peer: places for peer, places in lost.items() if places}
         copy._members = {peer: first for peer, first in self._members.items() if first < length}
         copy.admissions = self.admissions.truncated(length)
         first = max(1, min(len(self.digests) - len(self.entries), length - REPORT_LAG))

@@ -29,7 +29,7 @@ STRANGER_KINDS: dict[str, float] = {
     messages.Leave.__name__: 1.0,
     messages.Pull.__name__: 5.0,
     messages.PullEntries.__name__: 20.0,
-    messages.Entries.__name__: 5.0,
+    messages.Entries.__name__: 10.0,
 }
 """The messages that strangers may send, with the price of each in messages of the strangers' budget. With these a stranger asks
 to join, leaves, reads the ledger, or shows the history of its side of a partition. Finding, decoding and encoding the ledger

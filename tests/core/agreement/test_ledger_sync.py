@@ -10,10 +10,10 @@ from adloco_p2p.core.agreement.ledger_sync import STRANGERS_PER_PERIOD, LedgerEx
 from adloco_p2p.core.ledger.fork_choice import CandidateChain
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import Ballot, Certificate
+from adloco_p2p.core.model.certificate import Ballot, CastVote, Certificate
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Value
 from adloco_p2p.core.model.messages import Entries, PullEntries
-from adloco_p2p.core.model.plan import RosterChange
+from adloco_p2p.core.model.plan import RosterChange, roster_of
 from adloco_p2p.core.model.scalars import Digest, PeerId
 from adloco_p2p.sim.identities import verify
 from tests.core.agreement.test_consensus import decide, first_plan
@@ -34,6 +34,11 @@ def ledger_of(length: int) -> Ledger:
         certificate = Certificate(ballot=Ballot(attempt=0, peer=MEMBER), absent=(), votes=())
         ledger.append(LedgerEntry(plan=plan, value=value, reports=(), certificate=certificate))
     return ledger
+
+
+def voted_by(*names: PeerId, absent: tuple[PeerId, ...] = ()) -> Certificate:
+    votes = tuple(CastVote(peer=name, abstains=False, signature="") for name in names)
+    return Certificate(ballot=Ballot(attempt=0, peer=names[0]), absent=absent, votes=votes)
 
 
 def exchange() -> LedgerExchange:
@@ -167,3 +172,23 @@ def test_a_donor_that_sends_one_entry_each_time_comes_after_one_that_takes_longe
     assert by.follow(newcomer, peer(1), ledger.entries[1:5], now=0.8) == [], "both rest"
     (next_one,) = by.pull_next(newcomer.ledger, now=2.0)
     assert next_one.peer == peer(1)
+
+
+def test_an_entry_that_its_electors_do_not_prefer_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger can make one up about any old plan, with as many votes as it likes to claim but those of the electors."""
+    ledger, by = ledger_of(4), exchange()
+    names = roster_of(ledger.plan(1))
+    ledger.entries[1] = replace(ledger.entries[1], certificate=voted_by(*names))
+    owner = Newcomer(ledger)
+    owner.ledger = ledger
+    own = ledger.entries[1]
+    forged = replace(own, plan=replace(own.plan, reason="forged"), certificate=voted_by(*names[:1], absent=names[1:]))
+    forged = replace(forged, value=replace(own.value, plan=canonical.digest(forged.plan)))
+
+    def check(*_: object, **__: object) -> bool:
+        raise AssertionError("the entry was checked")
+
+    monkeypatch.setattr(CandidateChain, "is_wrong", check)
+    assert by.follow(owner, PeerId("stranger"), [forged], now=0.0) == []
+    with pytest.raises(AssertionError, match="was checked"):
+        by.follow(owner, PeerId("stranger"), [replace(forged, certificate=voted_by(*names))], now=0.0)

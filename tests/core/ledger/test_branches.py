@@ -156,6 +156,42 @@ def test_a_claim_without_a_certificate_of_its_side_is_nothing() -> None:
     assert item.backing == pytest.approx(2 / 3)
 
 
+def test_claims_without_a_certificate_cost_no_reading_and_those_with_one_read_each_entry_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A report holds dozens of claims, and a read of the journal takes milliseconds."""
+    ledger = history(10)
+    read: list[int] = []
+    entry = Ledger.entry
+
+    def counted(self: Ledger, position: int) -> LedgerEntry:
+        read.append(position)
+        return entry(self, position)
+
+    monkeypatch.setattr(Ledger, "entry", counted)
+    claims = tuple(branch_state(ledger, fork=fork, branch=canonical.digest([fork])) for fork in range(2, 8))
+    reports = honest_reports(ledger.plans[-2])
+    reports[0] = replace(reports[0], branches=claims)
+    assert accepted(ledger, reports) == ()
+    assert len(read) <= len(claims), "the plan of each fork"
+    reports = [replace(report, branches=claims, proof=proof_by(ledger, claims[0], 0, 1, 2)) for report in reports]
+    read.clear()
+    assert len(accepted(ledger, reports)) == 1
+    assert len(read) == len(set(read))
+
+
+def test_a_copy_of_a_ledger_knows_who_had_lost_a_seat_by_then() -> None:
+    ledger = history(8)
+    gone = {peer(index) for index in (0, 1, 2)}
+    for position in range(len(ledger.digests)):
+        seen = set(roster_of(ledger.plan(position)))
+        later = [set(roster_of(ledger.plan(at))) for at in range(position, len(ledger.digests))]
+        slow = {name for name in seen if any(name not in roster for roster in later)}
+        assert ledger.lost_seats(position).intersection(seen) == slow, position
+        copy = ledger.truncated(ledger.digests[position])
+        assert copy.lost_seats(0) == (gone if position >= 3 else set()) and copy.lost_seats(position) == set()
+
+
 def test_an_elector_that_kept_its_seat_was_not_apart() -> None:
     """Peer 0 keeps back its report of the round after the fork, and signs alone; peers 1 and 2 were cut off."""
     for unseated, part in (((), None), ((1,), 1 / 3), ((1, 2), 2 / 3)):

@@ -113,8 +113,8 @@ class History:
         )
         return LedgerEntry(plan=plan, value=value, reports=reports, certificate=certificate)
 
-    def problem(self, entry: LedgerEntry, *, is_old: bool) -> str:
-        return check_entry(entry, ledger=self.ledger, decide=decide, verify=verify, is_old=is_old)
+    def problem(self, entry: LedgerEntry, *, is_old: bool, is_audit: bool = False) -> str:
+        return check_entry(entry, ledger=self.ledger, decide=decide, verify=verify, is_old=is_old, is_audit=is_audit)
 
 
 class Counting:
@@ -204,7 +204,19 @@ def test_without_the_votes_of_more_than_half_of_all_electors_reports_are_checked
     sound = history.entry(voters, **options)
     assert history.problem(sound, is_old=True) == history.problem(sound, is_old=False)
     forged = history.entry(voters, forge=unsigned, **options)
-    assert "is not signed by that peer" in history.problem(forged, is_old=True)
+    assert "is not signed by that peer" in history.problem(forged, is_old=True, is_audit=True)
+    without = history.problem(sound, is_old=True)
+    wrong = history.problem(forged, is_old=True)
+    assert wrong == without if without else "is not signed by that peer" in wrong
+
+
+def test_no_report_is_looked_at_before_the_votes() -> None:
+    """Anybody can make up an entry, and its reports cost far more than its votes."""
+    history = History().grow(2)
+    counting = Counting()
+    entry = history.entry(ALL[:2], forge=unsigned)
+    assert "no majority" in check_entry(entry, ledger=history.ledger, decide=decide, verify=counting)
+    assert set(counting.kinds) == {"vote"}
 
 
 def test_a_vote_that_its_elector_did_not_sign_makes_no_majority() -> None:
@@ -216,7 +228,8 @@ def test_a_vote_that_its_elector_did_not_sign_makes_no_majority() -> None:
     assert "not signed by that peer" in history.problem(entry, is_old=True)
     doubled = (*votes[:2], votes[1])
     entry = replace(forged, certificate=replace(forged.certificate, votes=doubled))
-    assert "the report of" in history.problem(entry, is_old=True)
+    assert "the report of" in history.problem(entry, is_old=True, is_audit=True)
+    assert history.problem(entry, is_old=True)
 
 
 def test_members_on_probation_are_no_majority() -> None:
@@ -227,7 +240,9 @@ def test_members_on_probation_are_no_majority() -> None:
     assert electorate(history.ledger.plans[-1]) == ALL
     forged = history.entry(newcomers, absent=ALL, forge=unsigned)
     assert "is not signed by that peer" in history.problem(forged, is_old=True)
-    assert "is not signed by that peer" in history.problem(history.entry([*ALL[:2], *newcomers], forge=unsigned), is_old=True)
+    beside = history.entry([*ALL[:2], *newcomers], forge=unsigned)
+    assert history.problem(beside, is_old=True)
+    assert "is not signed by that peer" in history.problem(beside, is_old=True, is_audit=True)
 
 
 def test_who_decided_alone_before_the_swarm_grew_vouches_for_nothing_afterwards() -> None:
