@@ -18,6 +18,8 @@ PROBED_IN_TIME = 22
 """The protocol from which the last merge is measured in time although the end of the run comes nearer as batches grow."""
 VERDICT_OF_MOST = 22
 """The protocol from which a merge takes the verdicts of more than half of the full members that trained its target."""
+SIZE_OF_MOST = 22
+"""The protocol from which vectors have the size that more than half of the hosts state, over all instances."""
 PROTOCOLS = f"protocols {OLDEST} to {NEWEST}" if OLDEST < NEWEST else f"protocol {NEWEST}"
 """The protocols that this version follows, in words."""
 CANNOT_FOLLOW = "protocol"

@@ -22,7 +22,7 @@ from adloco_p2p.core.model.instance_plan import InstancePlan
 from adloco_p2p.core.model.lineage import Fork, Merge
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.plan import GENESIS_PARENT, RosterChange, RoundPlan, keepers_of
-from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, STANDINGS_IN_NOISE, VERDICT_OF_MOST
+from adloco_p2p.core.model.protocol import FIRST_UPGRADABLE, SIZE_OF_MOST, STANDINGS_IN_NOISE, VERDICT_OF_MOST
 from adloco_p2p.core.model.report import Report
 from adloco_p2p.core.model.roster_entry import Capacity, RosterEntry
 from adloco_p2p.core.model.rules import Rules
@@ -247,7 +247,7 @@ def _periods(
         return ALL_IN_EVERY_AVERAGE
     return link_periods(
         volunteers(roster),
-        vector_bytes=max(draft.plan.vector_bytes for draft in drafts),
+        vector_bytes=_common_vector_bytes(drafts, previous.protocol),
         compute_seconds=previous.expected_seconds,
         tolerance=rules.work.link_tolerance,
     )
@@ -290,7 +290,7 @@ def _carried(
         shrink_streak=shrink_streak,
         history=history,
         state_digest=_agreed_state(reports),
-        vector_bytes=_vector_bytes(plan, decisive),
+        vector_bytes=_vector_bytes(plan, decisive, previous.protocol),
         hosts=update_miss_counts(
             plan.hosts,
             decisive,
@@ -348,10 +348,21 @@ def _agreed_state(reports: HostReports) -> Digest | None:
     return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(reports.deciding))), None)
 
 
-def _vector_bytes(plan: InstancePlan, claims: Claims) -> int:
-    """Return the vector size that most hosts report, the smaller one in a tie; if none reports one, it stays."""
+def _vector_bytes(plan: InstancePlan, claims: Claims, protocol: int) -> int:
+    """Return the median size of a vector that the hosts report, the smaller one in a tie. It stays if none reports one; from the
+    protocol SIZE_OF_MOST on, if no more than half of them do, as after a void round, of which only a liar reports one."""
     sizes = [claim.vector_bytes for claim in claims.values() if claim.vector_bytes]
-    return median_low(sizes) if sizes else plan.vector_bytes
+    is_known = is_majority(len(sizes), len(claims)) if protocol >= SIZE_OF_MOST else bool(sizes)
+    return median_low(sizes) if is_known else plan.vector_bytes
+
+
+def _common_vector_bytes(drafts: Sequence[InstanceDraft], protocol: int) -> int:
+    """Return the size of a vector, which is the same for all instances. From the protocol SIZE_OF_MOST on it is the median over
+    the hosts, so that the hosts of one instance, which may be a single one, cannot make all links seem slow."""
+    sizes = [draft.plan.vector_bytes for draft in drafts for _ in draft.plan.hosts]
+    if protocol >= SIZE_OF_MOST and sizes:
+        return median_low(sizes)
+    return max(draft.plan.vector_bytes for draft in drafts)
 
 
 def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> tuple[list[InstanceDraft], tuple[Fork, ...]]:

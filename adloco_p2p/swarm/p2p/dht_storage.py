@@ -26,8 +26,9 @@ MAX_RECORD_BYTES = (16 << 10) + 16
 MAX_NAME_CHARS = 128
 MAX_STORED_BYTES = 32 << 20
 """The most bytes of all records of one storage."""
-MAX_LIFETIME_SECONDS = 3600.0
-"""A record that claims a longer lifetime is refused; ours have two minutes."""
+MAX_LIFETIME_SECONDS = 300.0
+"""A record that claims a longer lifetime is refused; ours have two minutes. So a short flood does not hold a node's places for
+long, and clocks may differ by three minutes."""
 
 
 class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is not typed

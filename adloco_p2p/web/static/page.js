@@ -157,11 +157,16 @@ function frame(holder, { height, left, xs, ys, isLogarithmic, xText, yText, labe
   const width = Math.max(holder.clientWidth, 240);
   const [bottom, right, top] = [22, 12, 8];
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "slider", tabindex: 0, "aria-label": label });
-  let [low, high] = extent(ys);
-  if (isLogarithmic) { low /= 1.1; high *= 1.15; } else { const margin = (high - low) * 0.06 || 0.1; low -= margin; high += margin; }
+  // A peer reports its losses itself: 0 has no place on a logarithmic axis, and 0.1 is no margin beside 1e30.
+  let [low, high] = extent(isLogarithmic ? ys.filter((value) => value > 0) : ys);
+  if (isLogarithmic) { low /= 1.1; high *= 1.15; } else {
+    const margin = (high - low) * 0.06 || Math.abs(high) * 0.06 || 0.1;
+    low -= margin;
+    high += margin;
+  }
   const [first, end] = extent(xs);
   const last = first === end ? first + 1 : end;
-  const flat = isLogarithmic ? Math.log2 : (value) => value;
+  const flat = isLogarithmic ? (value) => Math.log2(Math.max(value, low)) : (value) => value;
   const x = (value) => left + ((value - first) / (last - first)) * (width - left - right);
   const y = (value) => top + (1 - (flat(value) - flat(low)) / (flat(high) - flat(low))) * (height - top - bottom);
   for (const tick of isLogarithmic ? powerTicks(low, high) : linearTicks(low, high, 5)) {

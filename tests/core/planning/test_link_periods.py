@@ -21,8 +21,9 @@ from adloco_p2p.core.planning.link_periods import (
     link_periods,
 )
 from adloco_p2p.core.planning.placement import InstanceDraft, Turns, place_hosts
+from adloco_p2p.core.planning.round_plan import _common_vector_bytes, _vector_bytes
 from tests.core.core_values import capacity, peer
-from tests.core.planning.test_round_plan import ONE, THREE, honest_reports, run
+from tests.core.planning.test_round_plan import ONE, THREE, honest_reports, run, start
 
 MB = 1_000_000
 
@@ -257,6 +258,29 @@ def test_plans_name_the_rounds_in_which_a_slow_host_contributes(megabytes: float
         if plan is not plans[0]:
             assert share.every_before == every and share.had_work(plan.round - 1) == ((plan.round - 1) % every == 0)
             assert share.missed_averages == 0
+
+
+@pytest.mark.parametrize("num_lone", [1, 2])
+def test_the_size_of_a_vector_is_that_of_most_hosts(num_lone: int) -> None:
+    """Of all instances, since their vectors are equally long. The last instance may have one host, which lies."""
+    plan, size = start(ONE, 6).instances[0], 45 * MB
+    both = ((plan.hosts[:4], size), (plan.hosts[4 : 4 + num_lone], 1 << 62))
+    drafts = [
+        InstanceDraft(plan=replace(plan, vector_bytes=stated, hosts=hosts), holders=(), ready=()) for hosts, stated in both
+    ]
+    assert _common_vector_bytes(drafts, 22) == size
+    assert _common_vector_bytes(drafts, 21) == 1 << 62
+
+
+def test_one_that_alone_states_a_size_after_a_void_round_states_none() -> None:
+    done = start(ONE, 5)
+    reports = honest_reports(done)
+    claims = {report.peer: report.instances[0] for report in reports}
+    before = replace(done.instances[0], vector_bytes=45 * MB)
+    lied = {**claims, peer(3): replace(claims[peer(3)], vector_bytes=1 << 62)}
+    assert _vector_bytes(before, lied, 22) == 45 * MB and _vector_bytes(before, lied, 21) == 1 << 62
+    stated = {name: replace(claim, vector_bytes=46 * MB) for name, claim in claims.items()}
+    assert _vector_bytes(before, stated, 22) == 46 * MB
 
 
 def test_where_all_hosts_of_an_instance_are_slow_none_has_every() -> None:

@@ -71,7 +71,7 @@ def test_a_flood_of_names_replaces_itself_and_not_the_peers_that_stay(clock: Clo
         for name in ("a", "b"):
             assert storage.store(KEY, RECORD, clock.now + 120.0, subkey=name)
     for index in range(100):
-        assert storage.store(KEY, RECORD, clock.now + 3000.0, subkey=f"ghost {index}")
+        assert storage.store(KEY, RECORD, clock.now + 250.0, subkey=f"ghost {index}")
     assert {"a", "b", "ghost 99"} <= names(storage) and len(names(storage)) == 10
     clock.now += 4000.0
     assert storage.store(KEY, RECORD, clock.now + 120.0, subkey="c")
@@ -134,10 +134,10 @@ def test_nothing_else_stands_under_the_name_of_a_peer_and_no_old_record_for_long
     peer, other = Identity.from_seed(bytes(32)), Identity.from_seed(bytes(31) + b"1")
     first, ends = peer_record(clock, peer, seconds=120.0)
     assert storage.store(KEY, first, ends, subkey=peer.peer_id)
-    foreign, foreign_ends = peer_record(clock, other, seconds=3000.0)
-    assert not storage.store(KEY, RECORD, clock.now + 3000.0, subkey=peer.peer_id)
+    foreign, foreign_ends = peer_record(clock, other, seconds=250.0)
+    assert not storage.store(KEY, RECORD, clock.now + 250.0, subkey=peer.peer_id)
     assert not storage.store(KEY, foreign, foreign_ends, subkey=peer.peer_id)
-    assert not storage.store(KEY, first, clock.now + 3000.0, subkey=peer.peer_id)
+    assert not storage.store(KEY, first, clock.now + 250.0, subkey=peer.peer_id)
     clock.now += 40.0
     second, ends = peer_record(clock, peer, seconds=120.0)
     assert storage.store(KEY, second, ends, subkey=peer.peer_id)
@@ -169,6 +169,6 @@ def test_the_records_of_a_key_fit_in_one_answer(clock: Clock) -> None:
     for index in range(2):
         assert storage.store(KEY, RECORD, clock.now + 120.0 + index, subkey="peer")
     for index in range(300):
-        assert storage.store(KEY, large, clock.now + 3000.0, subkey=f"ghost {index}")
+        assert storage.store(KEY, large, clock.now + 250.0, subkey=f"ghost {index}")
     assert "peer" in names(storage)
     assert len(MSGPackSerializer.dumps(storage.get(KEY).value)) < 1.1 * MAX_BYTES_PER_KEY
