@@ -203,6 +203,15 @@ def _load_manifest(workdir: Workdir) -> SignedManifest | None:
     raise StorageError(f"{path}: damaged; {RESTORE}", code="E405")
 
 
+def first_incarnation(workdir: Workdir, *, began: float) -> int:
+    """Return the number of this peer's incarnation where its journal has none: 1, or the minutes since 1970 where its key is
+    older than this process, which `began` by the monotonic clock. Such a peer may have lost its journal, and others let it in
+    only by an incarnation that is newer than all that they know of it."""
+    process_age = time.monotonic() - began
+    key_age = time.time() - workdir.identity_path.stat().st_mtime
+    return int(time.time() // 60) if key_age > process_age else 1
+
+
 async def _take_part(
     embedding: Embedding,
     swarm_node: SwarmNode,
@@ -416,6 +425,7 @@ class NetworkPeer:
             draw=random.Random(os.urandom(16)).random,
             timing=Timing(),
             ticket=ticket,
+            first_incarnation=first_incarnation(self._local.embedding.workdir, began=self._local.embedding.began),
         )
 
     def _new_reachability(self) -> AdlocoReachability:

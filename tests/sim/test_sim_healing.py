@@ -156,10 +156,11 @@ def test_a_peer_that_forgets_what_it_trained_is_caught(method: str, result: obje
 
 
 def test_believing_anybody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "adloco_p2p.core.ledger.branch_claims._is_credible",
-        lambda history, claimant, branch_state: branch_state.fork in history.position,
-    )
+    for check in ("_was_there", "_is_new"):
+        monkeypatch.setattr(
+            f"adloco_p2p.core.ledger.branch_claims.{check}",
+            lambda history, claimant, branch_state: branch_state.fork in history.position,
+        )
     assert any(caught(parted(seed, liars=0.5)) for seed in range(10))
 
 

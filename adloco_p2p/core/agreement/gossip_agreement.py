@@ -59,8 +59,10 @@ class GossipAgreement:
         draw: Callable[[], float],
         timing: Timing,
         ticket: Ticket | ProofOfWork | None = None,
+        first_incarnation: int = 1,
     ) -> None:
-        """`ticket` lets a newcomer in, if the run asks for one."""
+        """`ticket` lets a newcomer in, if the run asks for one. `first_incarnation`: the number of this incarnation where the
+        journal has none."""
         self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
         self.members.ticket = ticket
         self.consensus = Consensus(
@@ -80,6 +82,7 @@ class GossipAgreement:
         self._records = records
         self._recall = recall
         self._contacts = tuple(contacts)
+        self._first_incarnation = first_incarnation
         self._capacity = capacity
         self._living: Living | None = None
         """The living members at the last call that compared them."""
@@ -112,7 +115,8 @@ class GossipAgreement:
         recovered = recover(self._records, self._genesis, recall=self._recall)
         self._records = ()
         self._commit_votes = dict(recovered.commit_votes)
-        incarnation = Incarnation(number=recovered.incarnation + 1)
+        number = recovered.incarnation + 1 if recovered.incarnation else self._first_incarnation
+        incarnation = Incarnation(number=number)
         self.members.start(incarnation=incarnation.number, contacts=self._contacts, capacity=self._capacity, now=now)
         outcomes: list[Outcome] = [Persist(record=incarnation)]
         known = {canonical.digest_once(plan) for plan in plans}

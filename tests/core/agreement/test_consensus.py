@@ -63,7 +63,7 @@ def recall_from(journal: Sequence[object]) -> Recall:
     return recall
 
 
-def agreement(me: PeerId, plan: RoundPlan, *, journal: Sequence[object] = ()) -> GossipAgreement:
+def agreement(me: PeerId, plan: RoundPlan, *, journal: Sequence[object] = (), first_incarnation: int = 1) -> GossipAgreement:
     return GossipAgreement(
         me,
         genesis=plan,
@@ -76,6 +76,7 @@ def agreement(me: PeerId, plan: RoundPlan, *, journal: Sequence[object] = ()) ->
         verify=verify,
         draw=lambda: 0.5,
         timing=Timing(),
+        first_incarnation=first_incarnation,
     )
 
 
@@ -443,6 +444,14 @@ def test_the_journal_brings_back_the_ledger(size: int) -> None:
     assert again.ledger.head == swarm.peers[name].ledger.head
     assert [o.plan.round for o in outcomes if isinstance(o, Decided)] == [1, 2]
     assert next(o.record for o in outcomes if isinstance(o, Persist)) == Incarnation(number=2)
+
+
+def test_a_journal_without_an_incarnation_begins_with_the_given_one() -> None:
+    swarm = Swarm(1)
+    for journal, number in (([], 30_000_000), ([Incarnation(number=3)], 4)):
+        again = agreement(peer(7), swarm.genesis, journal=journal, first_incarnation=30_000_000)
+        outcomes = again.start((), (), NOW)
+        assert next(o.record for o in outcomes if isinstance(o, Persist)) == Incarnation(number=number)
 
 
 def test_a_peer_that_comes_back_after_a_leave_asks_for_work() -> None:

@@ -277,6 +277,20 @@ def test_a_newcomer_asks_with_its_heartbeats_and_only_under_its_own_name() -> No
     assert made.candidates(12.0) == ()
 
 
+@pytest.mark.parametrize(("incarnation", "is_let_in"), [(1, False), (30_000_000, True)])
+def test_a_former_member_without_its_journal_asks_with_a_newer_incarnation(incarnation: int, is_let_in: bool) -> None:
+    """A request of an older one may be a repetition by anybody."""
+    made, former = member(A, roster=(A, B)), member(D, roster=(A, B), incarnation=4)
+    former.tick(1.0)
+    made.handle(D, former.heartbeat(1.0), 1.0)
+    silence(made, start=2, end=12)
+    assert made.candidates(12.0) == ()
+    again = member(D, roster=(A, B), incarnation=incarnation, now=12.0)
+    again.tick(12.0)
+    made.handle(D, again.heartbeat(12.0), 12.0)
+    assert [request.peer for request in made.candidates(12.0)] == ([D] if is_let_in else [])
+
+
 def test_every_life_counts_above_the_one_before() -> None:
     second = member(A, incarnation=2)
     second.tick(0.0)
