@@ -97,7 +97,7 @@ ERROR_CODES = {
     ),
     "E206": ErrorCode(
         "not an address or a join link",
-        "A part was lost while copying, most often the end `/p2p/...`.",
+        "A part was lost while copying, most often the end `/p2p/...`, or it is the address of something else.",
         "Copy the whole line that the other peer printed and put it in quotes:"
         " `adloco-peer join --initial-peers 'adloco://...' --workdir DIR`.",
     ),
@@ -287,8 +287,8 @@ ERROR_CODES = {
     "E307": ErrorCode(
         "cannot listen there",
         "Another program uses the port, or the address is not one of this machine.",
-        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port, as does `--port 0` for a page; `ss -ltnp` shows which program"
-        " has the given one.",
+        "A free port is taken by `--host-maddrs /ip4/0.0.0.0/tcp/0` of a node and by `--port 0` of a page; `ss -ltnp` shows"
+        " which program has the given one.",
     ),
     "E308": ErrorCode(
         "the clock is off",
@@ -418,7 +418,7 @@ ERROR_CODES = {
     "E403": ErrorCode(
         "not permitted",
         "This user may not write there, or the file system is read-only.",
-        "`sudo chown -R $USER DIR`; on a read-only file system, choose another `--workdir` or `--output`.",
+        "On a read-only file system, choose another `--workdir` or `--output`; otherwise `sudo chown -R $USER DIR`.",
     ),
     "E404": ErrorCode(
         "the working directory is in use",
@@ -428,7 +428,9 @@ ERROR_CODES = {
     "E405": ErrorCode(
         "a saved file cannot be used",
         "A file of the working directory is damaged, belongs to another run, or was written by another version.",
-        "Restore it from a copy, or choose a new `--workdir`: `join` fetches the state from the others.",
+        "Restore it from a copy. Where no checkpoint can be used, a peer that joined a run deletes the folder `checkpoints` in"
+        " its directory and gives the same command: it fetches the state from the others and stays the same peer. A new"
+        " `--workdir` makes a new peer.",
     ),
     "E406": ErrorCode(
         "the identity cannot be used",

@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from adloco_p2p.cli import peer_verbs, run_verbs
 from adloco_p2p.cli.parser import Parser, error_words
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     arguments.steps = _first_step(arguments)
-    handler = logging.StreamHandler()
+    handler = _AboveStep()
     handler.setFormatter(WithFields("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     if arguments.verbose:
@@ -156,6 +156,16 @@ def _report(code: str, problems: Sequence[str], arguments: argparse.Namespace) -
         with contextlib.suppress(StorageError):  # it may be the output that failed
             say_json({"error": error})
     remark(error_words(code, problems, workdir=workdir))
+
+
+class _AboveStep(logging.StreamHandler[TextIO]):
+    """Writes log lines above the line of the step that is under way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from adloco_p2p.commands.console import step_aside
+
+        with step_aside():
+            super().emit(record)
 
 
 class WithFields(logging.Formatter):

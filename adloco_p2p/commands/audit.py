@@ -52,6 +52,8 @@ def show(arguments: argparse.Namespace) -> int:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Recompute every decision and check every signature."""
+    from adloco_p2p.storage.journal import unread_bytes
+
     written = read_journal(arguments.workdir)
     genesis, entries, problems = written.genesis, written.entries, written.problems()
     votes = sum(len(entry.certificate.votes) for entry in entries)
@@ -72,6 +74,10 @@ def verify(arguments: argparse.Namespace) -> int:
         " decision recomputed;"
         f" emergency entries (by less than half of those entitled to vote): {emergencies}"
     )
+    if cut := unread_bytes(arguments.workdir / "journal.bin"):
+        say(
+            f"the file ends within a record: {plural(cut, 'byte')} at its end were not read; a node at work may be writing them"
+        )
     for round_number, made in evidence:
         say(f"round {round_number}: evidence bans {made.subject}, which {made.reason}")
     return 0
@@ -297,6 +303,9 @@ def _explain_instance(item: InstancePlan, entry: LedgerEntry | None) -> None:
     batch = f"batch {item.effective_batch} of {item.requested_batch} asked for"
     say(f"  instance {item.instance}: {batch}, {plural(len(item.hosts), 'host')}. {item.reason}")
     for share in item.hosts:
+        if share.samples == 0:
+            say(f"    {share.peer[-8:]}: no work in this round")
+            continue
         passes = f"{plural(share.accumulation_steps, 'pass', 'passes')} of {share.micro_batch_size}"
         say(f"    {share.peer[-8:]}: {plural(share.batch_samples, 'sample')} a step in {passes}, {share.inner_steps} steps")
     for sample in item.history:

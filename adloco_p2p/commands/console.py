@@ -48,7 +48,7 @@ def say_exactly(text: str) -> None:
     """Print a result whose line ends are its own, such as a model's text or a document for programs."""
     from adloco_p2p.views.units import printable
 
-    with _step_aside(), _written():
+    with step_aside(), _written():
         print(printable(text), flush=True)  # noqa: T201
 
 
@@ -72,7 +72,7 @@ def remark(text: str) -> None:
     from adloco_p2p.views.units import printable
     from adloco_p2p.views.wrapping import fitted
 
-    with _step_aside(), contextlib.suppress(OSError):  # nobody can read it
+    with step_aside(), contextlib.suppress(OSError):  # nobody can read it
         print(fitted(printable(text), sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -120,11 +120,11 @@ def as_called(command: str) -> str:
 
 def make_way() -> None:
     """Remove the line of the step that is under way, for a result that others print."""
-    with _step_aside():
+    with step_aside():
         pass
 
 
-def _step_aside() -> contextlib.AbstractContextManager[None]:
+def step_aside() -> contextlib.AbstractContextManager[None]:
     """Remove the line of the step that is under way while the context lasts."""
     shown = _shown  # another thread may end it
     return contextlib.nullcontext() if shown is None else shown.aside()

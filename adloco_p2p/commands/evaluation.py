@@ -128,7 +128,7 @@ _KINDS: dict[str, Literal["json", "text", "parquet", "arrow"]] = {
 
 def _check_data(file: Path) -> None:
     if file.suffix not in _KINDS or not file.is_file():
-        problem = "no such file" if file.suffix in _KINDS else f"only {', '.join(_KINDS)} are read"
+        problem = "no such file" if not file.exists() else f"only files with {', '.join(_KINDS)} are read"
         raise ConfigError(f"--data {file}: {problem}; name one with the columns that the run reads", code="E207")
 
 

@@ -137,7 +137,8 @@ def accepted(annotation: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(arguments)
     if origin in (Union, types.UnionType):
-        return " or ".join(accepted(argument) for argument in arguments)
+        words = [accepted(argument) for argument in arguments]
+        return (", or " if any("," in word for word in words[:-1]) else " or ").join(words)
     if origin is tuple and arguments[-1] is Ellipsis:
         return f"a list, each {accepted(arguments[0])}"
     if origin is tuple:

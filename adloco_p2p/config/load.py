@@ -292,6 +292,8 @@ def _hint(annotation: Any, value: Any) -> str:
     if isinstance(value, str) and words.startswith(("a number", "a whole number", "true or false")):
         if value.count(",") == 1 and value.replace(",", "", 1).lstrip("+-").isdecimal():
             return ", because it is text; decimals have a point, as 0.5"
+        if value.lower().lstrip("+-.") in ("nan", "inf", "infinity"):
+            return ", because it is not finite"
         is_quoted = value.lower() in _BOOLEANS or value[:1].isdecimal() or value.startswith(("+", "-", "."))
         return ", because it is text" + (" (perhaps only the quotes are too many)" if is_quoted else "")
     if isinstance(value, (int, float)) and words.startswith("text"):

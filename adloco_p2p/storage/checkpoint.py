@@ -210,7 +210,8 @@ class CheckpointStore:
                 if round not in self._rounds():
                     return self.latest()  # a running node has removed it meanwhile, and has written newer ones
                 logger.warning(
-                    "checkpoint refused", extra={"round": round, "path": str(self._final(round)), "reason": str(damage)}
+                    "a damaged checkpoint is not used",
+                    extra={"round": round, "path": str(self._final(round)), "reason": str(damage)},
                 )
                 reasons.append(f"{self._final(round)}: {damage}")
                 self._refused.add(round)
@@ -219,7 +220,7 @@ class CheckpointStore:
             return Checkpoint(round=round, durable=durable, instances=durable.held)
         if reasons:
             raise StorageError(
-                "no checkpoint can be used; restore one from a copy, or start in another working directory:\n"
+                "no checkpoint can be used; restore one from a copy, or delete them to fetch the state from others:\n"
                 + "\n".join(reasons),
                 code="E405",
             )

@@ -65,7 +65,7 @@ def read_events(path: Path) -> Iterator[Stamped]:
         content = path.read_bytes() if path.exists() else b""
     for number, event in _events(content):
         if isinstance(event, ValueError):
-            logger.warning("event unreadable", extra={"path": str(path), "line": number})
+            logger.warning("a line of the events is not readable", extra={"path": str(path), "line": number})
         elif event is not None:
             yield event
 

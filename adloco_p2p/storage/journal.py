@@ -135,6 +135,12 @@ def read_records(path: Path, *, size_bytes: int | None = None) -> Iterator[tuple
             yield start, content[start + _HEADER.size : end]
 
 
+def unread_bytes(path: Path) -> int:
+    """Return the bytes behind the last whole record of a journal, which a node at work may be writing. Raises StorageError."""
+    with reported(path), _content(path) as content:
+        return len(content) - _end_of_records(path, content)
+
+
 @contextmanager
 def _content(path: Path) -> Iterator[mmap.mmap]:
     """Yield the file's bytes without a copy in memory, because a long run's journal is large."""

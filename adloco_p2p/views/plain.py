@@ -226,7 +226,7 @@ def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> str | Non
 
 @line.register
 def _warning(event: telemetry.Warning, _status: Status) -> str:
-    return _joined("warning" if event.active else "over", f"{event.key}: {units.one_line(event.message)}")
+    return _joined("warning" if event.active else "ended", f"{event.key}: {units.one_line(event.message)}")
 
 
 @line.register

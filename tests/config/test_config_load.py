@@ -351,7 +351,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
             "evaluation.sample_prompts=[]",
             "accepted: a list, at least 1 entry, at most 4 entries, each text, at least 1 character, at most 200 characters",
         ),
-        ("model.revision=12345", "accepted: text, at least 1 character, at most 200 characters, printable ones only or null"),
+        ("model.revision=12345", "accepted: text, at least 1 character, at most 200 characters, printable ones only, or null"),
         ("inner.betas=[1, 0.5]", "accepted: a list of 2: a number, at least 0, below 1; a number, at least 0, below 1"),
         ("inner.betas=[0.1]", "inner.betas: [0.1] (--set) is not accepted"),
         ("inner.eps=.inf", "inner.eps: inf is not a finite number"),

@@ -188,7 +188,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(
     damage(store.directory / "round-000002" / name)
     again = opened(tmp_path)
     assert_is(again, again.latest(), 1)
-    assert [record.message for record in caplog.records] == ["checkpoint refused"]
+    assert [record.message for record in caplog.records] == ["a damaged checkpoint is not used"]
     assert name in caplog.records[0].__dict__["reason"]
 
 

@@ -91,7 +91,9 @@ def test_an_unreadable_line_is_logged_and_left_out(tmp_path: Path, caplog: pytes
     path.write_bytes(path.read_bytes() + line + b"\n")
     filled(path, 1).close()
     assert list(read_events(path)) == [event(0), event(1)]
-    assert [(record.message, record.__dict__["line"]) for record in caplog.records] == [("event unreadable", 2)]
+    assert [(record.message, record.__dict__["line"]) for record in caplog.records] == [
+        ("a line of the events is not readable", 2)
+    ]
 
 
 def test_rewinding_forgets_the_rounds_that_will_be_done_again(tmp_path: Path) -> None:

@@ -349,8 +349,8 @@ def _agreed_state(reports: HostReports) -> Digest | None:
 
 
 def _vector_bytes(plan: InstancePlan, claims: Claims, protocol: int) -> int:
-    """Return the median size of a vector that the hosts report, the smaller one in a tie. It stays if none reports one; from the
-    protocol SIZE_OF_MOST on, if no more than half of them do, as after a void round, of which only a liar reports one."""
+    """Return the median size of a vector that the hosts report, the smaller one in a tie. It stays if none reports one; from
+    the protocol SIZE_OF_MOST on, if no more than half of them do, as after a void round, of which only a liar reports one."""
     sizes = [claim.vector_bytes for claim in claims.values() if claim.vector_bytes]
     is_known = is_majority(len(sizes), len(claims)) if protocol >= SIZE_OF_MOST else bool(sizes)
     return median_low(sizes) if is_known else plan.vector_bytes
