@@ -51,8 +51,8 @@ class Series:
 
 
 class Chart:
-    """Curves in one chart of exactly `height` lines of `width` columns: their names, the dots, and the range of x. In ASCII
-    each cell has one mark instead of eight dots."""
+    """Curves in one chart of exactly `height` lines of `width` columns: their names, the dots, and the range of x. In ASCII,
+    and where no colour tells several curves apart, each cell has one mark instead of eight dots."""
 
     def __init__(self, series: Sequence[Series], width: int, height: int) -> None:
         """Needs at least one series with at least one point, a `width` over LABEL and a `height` of at least 3."""
@@ -63,14 +63,14 @@ class Chart:
         self._y = min(y for _, y in every), max(y for _, y in every)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        dots = (1, 1) if options.ascii_only else (2, 4)
-        cells = self._cells(*dots)
-        yield from self._names(options.ascii_only)
+        has_marks = options.ascii_only or (console.no_color and len(self._series) > 1)
+        cells = self._cells(*((1, 1) if has_marks else (2, 4)))
+        yield from self._names(has_marks)
         for row in range(self._rows):
             yield Segment(f"{self._label(row):>{LABEL}} ", Style(dim=True))
             for column in range(self._columns):
                 bits, series = cells.get((column, row), (0, 0))
-                mark = "*+ox"[series % 4] if options.ascii_only else chr(_BRAILLE + bits)
+                mark = "*+ox"[series % 4] if has_marks else chr(_BRAILLE + bits)
                 yield Segment(mark if bits else " ", Style(color=self._series[series].color) if bits else None)
             yield Segment.line()
         first, last = (f"{x:g}" for x in self._x)
@@ -78,10 +78,10 @@ class Chart:
         yield Segment(f"{' ' * (LABEL + 1)}{first}{' ' * gap}{last}"[: LABEL + 1 + self._columns], Style(dim=True))
         yield Segment.line()
 
-    def _names(self, ascii_only: bool) -> RenderResult:
+    def _names(self, has_marks: bool) -> RenderResult:
         room = self._columns + LABEL + 1
         for index, each in enumerate(self._series):
-            text = f"{'*+ox'[index % 4] if ascii_only else chr(0x2501) * 2} {each.name}  "[:room]
+            text = f"{'*+ox'[index % 4] if has_marks else chr(0x2501) * 2} {each.name}  "[:room]
             room -= len(text)
             yield Segment(text, Style(color=each.color))
         yield Segment.line()

@@ -13,6 +13,8 @@ from adloco_p2p.views.status import Status
 
 MAX_BINS = 12
 
+MOST_BETWEEN = 4
+"""The most rounds from one with work to the next: a host with a slow link has a part in every fourth average at least."""
 WINDOW_ROUNDS = 5
 """Rates and the time left are means over so many finished rounds, or over more in WINDOW_SECONDS."""
 
@@ -106,9 +108,11 @@ def _ends(results: RoundResults) -> Sequence[tuple[int, float]]:
 
 def _last_rounds(status: Status) -> list[tuple[int, float]]:
     """Return the ends of the last rounds, after the beginning of the first of them. A peer that came later waited for a seat,
-    so its first round has no beginning."""
+    so its first round has no beginning; nor has the first after rounds that went on while this peer did not run."""
     ends = round_ends(status)
     points = [*([(-1, 0.0)] if ends and ends[0][0] == 0 else []), *ends]
+    gaps = [place for place, (one, next_) in enumerate(pairwise(points), start=1) if next_[0] - one[0] > MOST_BETWEEN]
+    points = points[gaps[-1] :] if gaps else points
     recent = takewhile(lambda point: points[-1][1] - point[1] <= WINDOW_SECONDS, reversed(points))
     return points[-max(WINDOW_ROUNDS + 1, sum(1 for _ in recent)) :]
 

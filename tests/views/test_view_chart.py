@@ -76,3 +76,17 @@ def test_the_standing_names_place_and_part() -> None:
     status = status_at("progress", 14, 2)
     assert table_rows.standing(status) == "this peer: 1st of 3, 50% of the work"
     assert status.peer == THIS and table_rows.standing(Status()) == ""
+
+
+def test_without_colours_two_curves_have_marks_of_their_own() -> None:
+    """As with NO_COLOR=1: the same dots would not tell them apart."""
+    one, other = (
+        Series(name=name, color="green", points=[(0, level), (9, level)]) for name, level in (("up", 2.0), ("low", 1.0))
+    )
+    console = Console(file=io.StringIO(), width=60, no_color=True, force_terminal=True)
+    with console.capture() as capture:
+        console.print(Chart([one, other], LABEL + 1 + 10, 12))
+    assert {"*", "+"} <= {*capture.get()}
+    with console.capture() as capture:
+        console.print(Chart([one], LABEL + 1 + 10, 12))
+    assert "*" not in capture.get(), "one curve alone keeps its dots"

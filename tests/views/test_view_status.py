@@ -149,6 +149,14 @@ def test_the_wait_of_a_joiner_for_its_seat_is_no_part_of_its_pace() -> None:
     assert progress.tokens_per_second(status) == pytest.approx(tokens / 22.0)
 
 
+def test_rounds_that_went_on_without_this_peer_are_no_part_of_its_pace() -> None:
+    """It was away in rounds 6 to 20, which took none of its running time."""
+    ends = [(4, 12.0), (5, 22.0), (21, 30.0), (22, 41.0), (23, 52.0)]
+    made = [started(rounds=30), *(finished_round(number, time=START + end) for number, end in ends)]
+    assert progress.seconds_per_round(replay(made[:4])) is None, "round 21 has no beginning"
+    assert progress.seconds_per_round(replay(made)) == 11.0
+
+
 def test_before_the_first_round_ends_its_length_follows_from_the_plan() -> None:
     status = status_at("progress", 0, 0)
     assert progress.seconds_per_round(status) == 9.0
