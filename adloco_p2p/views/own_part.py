@@ -124,7 +124,11 @@ def joining(status: Status) -> str:
     if working[:1] != [plan.round] and seat.is_leaving:
         return f"back after a leave: no work in this round{until}"
     shares = {item.instance: share for item in plan.instances if (share := own_share(status, item)) is not None}
-    if not shares or status.results or any(share.inner_steps for share in shares.values()):
+    if not shares or any(share.inner_steps for share in shares.values()):
+        return ""
+    if status.results and seat.probation:
+        return f"on probation for {plural(seat.probation, 'more report')}: receives the averages, no place to train yet{until}"
+    if status.results:
         return ""
     what = "the state is here" if status.fetched >= shares.keys() else "fetching the state"
     return what + until

@@ -7,10 +7,10 @@ import pytest
 
 from adloco_p2p.config.load import load_run
 from benchmarks import small_vocabulary
-from benchmarks.longer_rounds import COMPARED, LONGER, candidates, longer_rows, tables
+from benchmarks.longer_rounds import COMPARED, LONGER, LONGEST, candidates, longer_rows, longest_rows, tables
 from benchmarks.method.rows import TUNING_SEED
 from benchmarks.method.run import BASE, settings_of
-from benchmarks.small_vocabulary import SAMPLES, SCALE, tuned_rows
+from benchmarks.small_vocabulary import FULL_SEED, SAMPLES, SCALE, tuned_rows
 from benchmarks.text_runs import COUNTED, Runs
 
 
@@ -23,12 +23,16 @@ def runs(tmp_path: Path) -> Runs:
     for inner_steps, best in zip(LONGER, ("0.5", "0.7", "0.9"), strict=True):
         for momentum, row in candidates(runs, inner_steps).items():
             runs.keep(runs.key(row, TUNING_SEED), {"loss": 1.0 if momentum == best else 2.0})
+    for inner_steps, best in zip(LONGEST, ("0.7", "0.5"), strict=True):
+        for momentum, row in candidates(runs, inner_steps).items():
+            runs.keep(runs.key(row, FULL_SEED), {"loss": 1.0 if momentum == best else 2.0})
     return runs
 
 
 def test_longer_rounds_differ_from_diloco_in_steps_and_momentum_alone(runs: Runs) -> None:
     usual = tuned_rows(runs)[0]
-    for (inner_steps, row), momentum in zip(longer_rows(runs).items(), (0.5, 0.7, 0.9), strict=True):
+    rows = {**longer_rows(runs), **longest_rows(runs)}
+    for (inner_steps, row), momentum in zip(rows.items(), (0.5, 0.7, 0.9, 0.7, 0.5), strict=True):
         run, first = (load_run(BASE, settings_of(one, 1, samples=SAMPLES)).value for one in (row, usual))
         assert (run.work.inner_steps, run.outer.momentum) == (inner_steps, momentum)
         same = replace(run, work=first.work, outer=replace(run.outer, momentum=first.outer.momentum))

@@ -60,6 +60,7 @@ PLANNED = {
     "small vocabulary prices": ("sizes.md", len(small_vocabulary.PRICES)),
     "longer rounds planned": ("sizes.md", len(longer_rounds.COMPARED)),
     "tuned larger planned": ("sizes.md", len(tuned_larger.COMPARED)),
+    "tuned at full length planned": ("sizes.md", len(tuned_larger.COMPARED)),
     "unequal requests, planned": ("method.md", 9),
     "islands, planned": ("method.md", len(islands.COMPARISONS)),
     "unequal machines": ("method.md", unequal_machines.COMPARISONS),

@@ -212,6 +212,21 @@ def test_a_peer_on_the_bench_reads_why(since: int, requested: int, words: str) -
     assert row.role == f"on the bench since round {since}"
 
 
+def test_a_newcomer_without_a_place_to_train_reads_why() -> None:
+    """Of several that come at once some receive the averages alone, for rounds."""
+    share = {"batch_samples": 0, "inner_steps": 0, "micro_batch_size": 0, "accumulation_steps": 0, "first_sample": 0}
+    made = benched(0, hosts=("a", "b"), requested=64)
+    for event in made[1:]:
+        seats = [{**seat, "waits_from": None, "probation": 6 * (seat["peer"] == THIS)} for seat in event["roster"]]
+        event["roster"] = seats
+        event["instances"][0]["hosts"].append({**share, "peer": THIS})
+    before = replay(made)
+    assert own_part.joining(before) == "fetching the state"
+    words = "on probation for 6 more reports: receives the averages, no place to train yet"
+    status = apply(before, finished_round(before.current_round, time=START + 9.0))
+    assert own_part.joining(status) == progress.phase(status) == words
+
+
 def test_a_peer_that_waits_for_its_link_reads_that() -> None:
     """Not that the run has no room; when its link is tried the view shows its work again."""
     made = benched(3, hosts=("a", "b"), requested=64)
