@@ -219,7 +219,7 @@ class Averaging:
             weight=weight,
             is_there=self._links.vector_seconds(peer) <= seconds,
             num_bytes=sent,
-            remainder_bytes=self._links.vector_bytes - sent,
+            rest_bytes=self._links.vector_bytes - sent,
             seconds=seconds,
             is_known=peer not in quorum.unmeasured,
         )

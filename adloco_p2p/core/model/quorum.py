@@ -52,7 +52,7 @@ class Upload:
     is_there: bool
     """The contributor has sent all that it may send by now."""
     num_bytes: int = 0
-    remainder_bytes: int = 0
+    rest_bytes: int = 0
     """Bytes still to come."""
     seconds: float = 0.0
     """Time since the upload began."""
@@ -62,7 +62,7 @@ class Upload:
     @property
     def rest_seconds(self) -> float:
         """Time that the rest takes at the present rate; infinite if nothing has come."""
-        return self.remainder_bytes * self.seconds / self.num_bytes if self.num_bytes else float("inf")
+        return self.rest_bytes * self.seconds / self.num_bytes if self.num_bytes else float("inf")
 
 
 def quorum_of(
@@ -148,7 +148,7 @@ def worth_seconds(
 
 def words_of(upload: Upload, quorum: Quorum, *, round: int) -> str:
     """Say why the attempt ends without this upload."""
-    whole = upload.num_bytes + upload.remainder_bytes
+    whole = upload.num_bytes + upload.rest_bytes
     return (
         f"left out of round {round}: {upload.num_bytes / 1e6:.3g} of {whole / 1e6:.3g} MB here after {upload.seconds:.3g} s; "
         f"the others are here and wait {quorum.tolerance_seconds:.3g} s at most"

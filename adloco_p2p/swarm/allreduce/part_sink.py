@@ -85,7 +85,7 @@ class PartSink:
         self._view = self._whole[filled:]
 
     @property
-    def remainder_bytes(self) -> int:
+    def rest_bytes(self) -> int:
         """Bytes still to come on a stream whose parts all fill their rooms; only once the parts are known."""
         return sum(part.num_sent_bytes for part in self._parts or ()) - self.num_bytes
 

@@ -115,7 +115,7 @@ class Uploads:
             weight=weight,
             is_there=all(self._is_waiting(member, lane) for lane in lanes),
             num_bytes=sum(sink.num_bytes for sink in sinks),
-            remainder_bytes=sum(sink.remainder_bytes for sink in sinks),
+            rest_bytes=sum(sink.rest_bytes for sink in sinks),
             seconds=now - self._begun[member],
             is_known=self._spec.quorum is None or self._spec.members[member] not in self._spec.quorum.unmeasured,
         )
@@ -198,6 +198,6 @@ class StragglerWatch:
         }
 
     def _waiting(self, uploads: list[Upload], now: float) -> float:
-        if all(upload.remainder_bytes == 0 for upload in uploads if upload.is_there):
+        if all(upload.rest_bytes == 0 for upload in uploads if upload.is_there):
             return 1.0
         return min(1.0, self._waited_seconds / max(now - self._since, LOOK_SECONDS))

@@ -14,12 +14,12 @@ from tests.core.core_values import RUN, capacity, peer
 
 QUORUM = Quorum(fraction=0.75, num_planned=4, tolerance_seconds=15.0)
 HERE = Upload(weight=10, is_there=True)
-SLOW = Upload(weight=10, is_there=False, num_bytes=12_000_000, remainder_bytes=28_000_000, seconds=22.0)
+SLOW = Upload(weight=10, is_there=False, num_bytes=12_000_000, rest_bytes=28_000_000, seconds=22.0)
 """Its rest takes 28 / 12 * 22 = 51.3 s."""
 
 
 def late(**changes: float) -> Upload:
-    return Upload(**{"weight": 10, "is_there": False, "num_bytes": 12, "remainder_bytes": 28, "seconds": 22.0, **changes})  # type: ignore[arg-type]
+    return Upload(**{"weight": 10, "is_there": False, "num_bytes": 12, "rest_bytes": 28, "seconds": 22.0, **changes})  # type: ignore[arg-type]
 
 
 def test_a_host_whose_rest_takes_longer_than_the_others_wait_is_a_straggler() -> None:
@@ -33,8 +33,8 @@ def test_a_host_whose_rest_takes_longer_than_the_others_wait_is_a_straggler() ->
 @pytest.mark.parametrize(
     "other",
     [
-        late(num_bytes=24, remainder_bytes=16),  # 14.7 s more
-        late(num_bytes=0, remainder_bytes=40),  # nothing has come: its rate is not known
+        late(num_bytes=24, rest_bytes=16),  # 14.7 s more
+        late(num_bytes=0, rest_bytes=40),  # nothing has come: its rate is not known
         late(seconds=1.9),  # too early to tell
         late(is_known=False),  # it is waited for until the plan knows its link
         Upload(weight=10, is_there=False),  # it has not begun, and may still compute
@@ -48,7 +48,7 @@ def test_a_host_that_will_be_here_in_time_or_is_not_measured_is_waited_for(other
 
 def test_without_the_quorum_nobody_is_left_out() -> None:
     assert stragglers(QUORUM, [HERE, SLOW, SLOW, HERE]) == (), "half of the weight"
-    heavy = Upload(weight=31, is_there=False, num_bytes=1, remainder_bytes=99, seconds=10.0)
+    heavy = Upload(weight=31, is_there=False, num_bytes=1, rest_bytes=99, seconds=10.0)
     assert stragglers(QUORUM, [HERE, heavy, HERE, HERE]) == (), "30 of 61"
     retry = Quorum(fraction=0.5, num_planned=6, tolerance_seconds=15.0)
     assert stragglers(retry, [HERE, SLOW, HERE, HERE]) == (), "three of the six that the plan counts on are no majority"
@@ -82,7 +82,7 @@ def test_a_quorum_follows_from_the_plan() -> None:
             weight=st.integers(1, 100),
             is_there=st.booleans(),
             num_bytes=st.integers(0, 100),
-            remainder_bytes=st.integers(1, 100),
+            rest_bytes=st.integers(1, 100),
             seconds=st.floats(0.0, 100.0),
         ),
         min_size=1,
