@@ -254,11 +254,28 @@ class HostedInstances(ABC):
         hosted = self._get(instance)
         part = self._fragment_of(round)
         is_late = hosted.round is not None and hosted.round > round
-        own = None if is_late else self._pseudo_gradients.pop(instance, None)
-        is_whole = part == self._whole
-        was_given, own = own is not None, None  # freed before the vectors of the next boundary are made, ...
-        if is_whole and (was_given or residual is not None):
-            self._residual.pop(instance, None)  # ... with the residual that was part of it
+        # An earlier residual was part of the pseudo-gradient. Both are freed before the vectors of the next boundary are made.
+        had_own = not is_late and self._pseudo_gradients.pop(instance, None) is not None
+        if part == self._whole and (had_own or residual is not None):
+            self._residual.pop(instance, None)
+        is_applied = self._step_outer(instance, averaged, part, round=round)
+        if residual is None and part != self._whole and (had_own or is_late) and instance in self._residual:
+            residual = torch.zeros(len(averaged))  # the residual that waited for this turn is in the average
+        if is_applied and residual is not None and self._run.averaging.feedback:
+            self._keep_residual(instance, part, residual, is_late=is_late)
+        kept = self._run.outer.mixing if self._is_streamed and is_applied else 0.0
+        if hosted.has_diverged and not is_late:
+            hosted.return_to_outer()
+        elif not is_late:
+            hosted.return_to_outer(part, kept=kept)
+        elif self._is_streamed:
+            hosted.mix_later(part, kept=kept, after_steps=self._run.outer.delay_steps)
+        return is_applied
+
+    def _step_outer(self, instance: InstanceId, averaged: torch.Tensor, part: Ranges, *, round: int) -> bool:
+        """Make the outer parameters and momentum of the next boundary, and their digests. Returns False, and keeps those of the
+        last one with zero moments, where they are not sound."""
+        hosted, is_whole = self._get(instance), part == self._whole
         outer, momentum = hosted.new_outer()
         if not is_whole:
             outer.copy_(hosted.outer)
@@ -284,17 +301,6 @@ class HostedInstances(ABC):
                 hosted.before = before
         if not is_applied:
             hosted.forget_moments()
-        if residual is None and not is_whole and (was_given or is_late) and instance in self._residual:
-            residual = torch.zeros(len(averaged))  # the residual that waited for this turn was part of the pseudo-gradient
-        if is_applied and residual is not None and self._run.averaging.feedback:
-            self._keep_residual(instance, part, residual, is_late=is_late)
-        kept = self._run.outer.mixing if self._is_streamed and is_applied else 0.0
-        if hosted.has_diverged and not is_late:
-            hosted.return_to_outer()
-        elif not is_late:
-            hosted.return_to_outer(part, kept=kept)
-        elif self._is_streamed:
-            hosted.mix_later(part, kept=kept, after_steps=self._run.outer.delay_steps)
         return is_applied
 
     def carry_over(self, instance: InstanceId, pseudo_gradient: torch.Tensor | None, *, round: int) -> None:

@@ -162,6 +162,7 @@ def test_evaluation_on_a_named_file(pretrained: Path, tmp_path: Path) -> None:
         assert ended.code == 0, ended
         losses.append(json.loads(ended.output)["instances"][0]["heldout_loss"])
     assert losses[0] < losses[1] - 0.2, losses
-    for name, problem in (("none.txt", "no such file"), ("a.csv", "only .json")):
+    (tmp_path / "a.csv").write_text("text")
+    for name, problem in (("none.txt", "no such file"), ("none", "no such file"), ("a.csv", "only files with .json")):
         ended = run(["evaluate", "--workdir", workdir, "--data", tmp_path / name], folder=tmp_path)
         assert ended.code == 2 and problem in ended.errors, ended

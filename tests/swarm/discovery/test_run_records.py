@@ -55,7 +55,7 @@ def test_a_record_ends_unless_it_is_renewed(tmp_path):
         now = [1e9]  # long ago: the DHT itself would drop a record that its own clock holds for dead
         async with started_hosts(tmp_path, 1) as (host,):
             peer = Discovery(host.dht, Identity.load_or_create(tmp_path / "peer.key"))
-            await peer.announce_peer(RUN, [], lifetime_seconds=1000.0)
+            await peer.announce_peer(RUN, [], lifetime_seconds=250.0)
             (record,) = await Discovery(host.dht, host.identity).find_peers(RUN)
             reader = Discovery(host.dht, host.identity, wall_clock=lambda: now[0])
             now[0] = record.expiration - 1
