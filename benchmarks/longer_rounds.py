@@ -43,6 +43,8 @@ MOMENTA = ("0.5", "0.7", "0.9")
 LONGEST = (64, 128)
 LONG_MOMENTA = ("0.5", "0.7")
 LONG_SEEDS = [1, 2, 3]
+TUNED = {TUNING_SEED: LONGER, FULL_SEED: LONGEST}
+"""The H that are tuned on each seed."""
 COMPARED = ((LINEAR, 16), (STEEP, 24), (SLOW, 24), (TEST, 24), (f"DiLoCo B {LARGEST} H {H}", 32))
 """A row of `small_vocabulary`, and the H that takes about as many rounds."""
 
@@ -60,50 +62,38 @@ def candidates(runs: Runs, inner_steps: int) -> Mapping[str, Row]:
     return {momentum: fixed(rate, inner_steps, momentum) for momentum in (LONG_MOMENTA if inner_steps in LONGEST else MOMENTA)}
 
 
-def longer_rows(runs: Runs) -> dict[int, Row]:
-    """Return DiLoCo by H, with the momentum that the tuning gave."""
-    tried = {inner_steps: candidates(runs, inner_steps) for inner_steps in LONGER}
-    return {inner_steps: some[runs.best(some)] for inner_steps, some in tried.items()}
-
-
-def longest_rows(runs: Runs) -> dict[int, Row]:
-    """Return DiLoCo by H, with the momentum that the tuning at full length gave."""
-    tried = {inner_steps: candidates(runs, inner_steps) for inner_steps in LONGEST}
-    return {inner_steps: some[runs.best(some, FULL_SEED)] for inner_steps, some in tried.items()}
+def longer_rows(runs: Runs, seed: int = TUNING_SEED) -> dict[int, Row]:
+    """Return DiLoCo by H, with the momentum that the tuning on this seed gave."""
+    tried = {inner_steps: candidates(runs, inner_steps) for inner_steps in TUNED[seed]}
+    return {inner_steps: some[runs.best(some, seed)] for inner_steps, some in tried.items()}
 
 
 def train(arguments: argparse.Namespace) -> None:
     """Train the tuning, then one seed after the other, so that an early end leaves whole seeds."""
     runs = Runs(SCALE, arguments.output, text=text_of_runs())
-    for inner_steps in LONGER:
-        for row in candidates(runs, inner_steps).values():
-            runs.train(row, TUNING_SEED)
-    for seed in arguments.seeds:
-        for row in longer_rows(runs).values():
-            runs.train(row, seed)
-    for inner_steps in LONGEST:
-        for row in candidates(runs, inner_steps).values():
-            runs.train(row, FULL_SEED)
-    for seed in LONG_SEEDS:
-        for row in longest_rows(runs).values():
-            runs.train(row, seed)
+    for tuning_seed, seeds in ((TUNING_SEED, arguments.seeds), (FULL_SEED, [s for s in arguments.seeds if s in LONG_SEEDS])):
+        for inner_steps in TUNED[tuning_seed]:
+            for row in candidates(runs, inner_steps).values():
+                runs.train(row, tuning_seed)
+        for seed in seeds:
+            for row in longer_rows(runs, tuning_seed).values():
+                runs.train(row, seed)
 
 
 def tables(runs: Runs, seeds: Sequence[int] = SEEDS) -> dict[str, list[str]]:
     named, longer = {row.name: row for row in tuned_rows(runs)}, longer_rows(runs)
     pairs = [(named[name], longer[inner_steps]) for name, inner_steps in COMPARED]
     first = next(iter(named.values()))
-    tuned = [
-        tuning_line(runs, f"DiLoCo B {START} H {inner_steps}", "outer momentum", candidates(runs, inner_steps))
-        for inner_steps in LONGER
-    ]
-    long = [
-        tuning_line(runs, f"DiLoCo B {START} H {inner_steps}", "outer momentum", candidates(runs, inner_steps), FULL_SEED)
-        for inner_steps in LONGEST
-    ]
+    tuned, long = (
+        [
+            tuning_line(runs, f"DiLoCo B {START} H {inner_steps}", "outer momentum", candidates(runs, inner_steps), seed)
+            for inner_steps in TUNED[seed]
+        ]
+        for seed in (TUNING_SEED, FULL_SEED)
+    )
     names = ("batch", "longer rounds")
     return {
-        "longer rounds": run_table(runs, [first, *longer.values(), *longest_rows(runs).values()], seeds),
+        "longer rounds": run_table(runs, [first, *longer.values(), *longer_rows(runs, FULL_SEED).values()], seeds),
         "longer rounds planned": price_table(runs, pairs, seeds, comparisons=len(pairs), names=names),
         "longer rounds tuning": [*TUNING_HEAD, *tuned],
         "longest rounds tuning": [*TUNING_HEAD, *long],

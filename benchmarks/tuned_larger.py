@@ -40,22 +40,21 @@ def row_of(method: str, rate: str, warm_up: int) -> Row:
     return row if warm_up == WARMUP else small_vocabulary.warmed_up(row, warm_up)  # the row has as many samples, as steps
 
 
-def candidates(method: str) -> Mapping[str, Row]:
+def candidates(method: str, rates: Sequence[str] = RATES, warm_ups: Sequence[int] = WARM_UPS) -> Mapping[str, Row]:
     """Return the rows that are tried, by rate and warm-up."""
-    return {f"{rate} and {warm_up}": row_of(method, rate, warm_up) for rate in RATES for warm_up in WARM_UPS}
+    return {f"{rate} and {warm_up}": row_of(method, rate, warm_up) for rate in rates for warm_up in warm_ups}
 
 
 def full_rates(method: str) -> Mapping[str, Row]:
     """Return the rows that are tried first at full length."""
-    return {f"{rate} and {WARMUP}": row_of(method, rate, WARMUP) for rate in FULL_RATES}
+    return candidates(method, FULL_RATES, (WARMUP,))
 
 
 def full_candidates(runs: Runs, method: str) -> Mapping[str, Row]:
     """Return all rows that are tried at full length, once the rates were run."""
     first = full_rates(method)
     rate, _, _ = runs.best(first, FULL_SEED).split()
-    others = (warm_up for warm_up in WARM_UPS if warm_up != WARMUP)
-    return {**first, **{f"{rate} and {warm_up}": row_of(method, rate, warm_up) for warm_up in others}}
+    return {**first, **candidates(method, (rate,))}
 
 
 def usual_rows(runs: Runs) -> dict[str, Row]:
@@ -65,16 +64,17 @@ def usual_rows(runs: Runs) -> dict[str, Row]:
 
 def alike_rows(runs: Runs) -> dict[str, Row]:
     """Return the rows with the rate and warm-up that the tuning gave, by method."""
-    tried = {method: candidates(method) for method in METHODS}
-    best = {method: runs.best(some) for method, some in tried.items()}
-    return {method: replace(tried[method][pair], name=f"{method}, tuned") for method, pair in best.items()}
+    return _chosen(runs, {method: candidates(method) for method in METHODS}, TUNING_SEED, "tuned")
 
 
 def full_rows(runs: Runs) -> dict[str, Row]:
     """Return the rows with the rate and warm-up that the tuning at full length gave, by method."""
-    tried = {method: full_candidates(runs, method) for method in METHODS}
-    best = {method: runs.best(some, FULL_SEED) for method, some in tried.items()}
-    return {method: replace(tried[method][pair], name=f"{method}, tuned at full length") for method, pair in best.items()}
+    return _chosen(runs, {method: full_candidates(runs, method) for method in METHODS}, FULL_SEED, "tuned at full length")
+
+
+def _chosen(runs: Runs, tried: Mapping[str, Mapping[str, Row]], seed: int, words: str) -> dict[str, Row]:
+    """Return the best row of each method on the seed; `words` go into its name."""
+    return {method: replace(rows[runs.best(rows, seed)], name=f"{method}, {words}") for method, rows in tried.items()}
 
 
 def train(arguments: argparse.Namespace) -> None:

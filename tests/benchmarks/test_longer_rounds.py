@@ -7,7 +7,7 @@ import pytest
 
 from adloco_p2p.config.load import load_run
 from benchmarks import small_vocabulary
-from benchmarks.longer_rounds import COMPARED, LONGER, LONGEST, candidates, longer_rows, longest_rows, tables
+from benchmarks.longer_rounds import COMPARED, LONGER, LONGEST, candidates, longer_rows, tables
 from benchmarks.method.rows import TUNING_SEED
 from benchmarks.method.run import BASE, settings_of
 from benchmarks.small_vocabulary import FULL_SEED, SAMPLES, SCALE, tuned_rows
@@ -31,7 +31,7 @@ def runs(tmp_path: Path) -> Runs:
 
 def test_longer_rounds_differ_from_diloco_in_steps_and_momentum_alone(runs: Runs) -> None:
     usual = tuned_rows(runs)[0]
-    rows = {**longer_rows(runs), **longest_rows(runs)}
+    rows = {**longer_rows(runs), **longer_rows(runs, FULL_SEED)}
     for (inner_steps, row), momentum in zip(rows.items(), (0.5, 0.7, 0.9, 0.7, 0.5), strict=True):
         run, first = (load_run(BASE, settings_of(one, 1, samples=SAMPLES)).value for one in (row, usual))
         assert (run.work.inner_steps, run.outer.momentum) == (inner_steps, momentum)
