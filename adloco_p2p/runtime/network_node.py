@@ -41,7 +41,7 @@ from adloco_p2p.runtime.adapters.data_senders import note_senders
 from adloco_p2p.runtime.adapters.embedding import Embedding
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink
 from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint
-from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
+from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, first_incarnation
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.runtime.adapters.seat_price import earn_seat
 from adloco_p2p.runtime.adapters.shared_inputs import get_shared_inputs, input_servers
@@ -201,15 +201,6 @@ def _load_manifest(workdir: Workdir) -> SignedManifest | None:
         if workdir.run is None or manifest.run == workdir.run.digest:
             return manifest
     raise StorageError(f"{path}: damaged; {RESTORE}", code="E405")
-
-
-def first_incarnation(workdir: Workdir, *, began: float) -> int:
-    """Return the number of this peer's incarnation where its journal has none: 1, or the minutes since 1970 where its key is
-    older than this process, which `began` by the monotonic clock. Such a peer may have lost its journal, and others let it in
-    only by an incarnation that is newer than all that they know of it."""
-    process_age = time.monotonic() - began
-    key_age = time.time() - workdir.identity_path.stat().st_mtime
-    return int(time.time() // 60) if key_age > process_age else 1
 
 
 async def _take_part(
@@ -425,7 +416,7 @@ class NetworkPeer:
             draw=random.Random(os.urandom(16)).random,
             timing=Timing(),
             ticket=ticket,
-            first_incarnation=first_incarnation(self._local.embedding.workdir, began=self._local.embedding.began),
+            first_incarnation=first_incarnation(self._local.embedding.workdir.identity_path, began=self._local.embedding.began),
         )
 
     def _new_reachability(self) -> AdlocoReachability:

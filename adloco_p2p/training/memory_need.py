@@ -42,7 +42,7 @@ from dataclasses import dataclass
 
 from adloco_p2p.config.peer_config import MOST_SHARDS
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.assessments import MOST_WAITING
+from adloco_p2p.core.model.assessments import MAX_WAITING_LOOKS
 from adloco_p2p.core.model.averages import HELD_BYTES, kept_bytes, results_kept
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
@@ -149,7 +149,7 @@ def _lasting(run: RunConfig, state: int) -> float:
     averaging, is_assessed = run.averaging, run.averaging.assess_every > 0
     kept = 1 + (averaging.recheck > 0 or is_assessed) + (not codec_named(averaging.codec).is_verbatim)
     states = 3 if run.guard.enabled else 2
-    looked_at = is_assessed * MOST_WAITING * (2 * _FLOAT + (0 if run.guard.enabled else _outer_bytes(run)))
+    looked_at = is_assessed * MAX_WAITING_LOOKS * (2 * _FLOAT + (0 if run.guard.enabled else _outer_bytes(run)))
     ahead = _part(run) * (run.outer.overlap != "none")
     return states * state + kept * _coded(run) + looked_at + _FLOAT * (_has_residual(run) + ahead)
 

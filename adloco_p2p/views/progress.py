@@ -7,14 +7,15 @@ from itertools import pairwise, takewhile
 from statistics import fmean
 
 from adloco_p2p.core.model.once import once
+from adloco_p2p.core.planning.link_periods import PERIODS
 from adloco_p2p.views import own_part, table_rows, traffic
 from adloco_p2p.views.round_results import RoundResults
 from adloco_p2p.views.status import Status
 
 MAX_BINS = 12
 
-MOST_BETWEEN = 4
-"""The most rounds from one with work to the next: a host with a slow link has a part in every fourth average at least."""
+MOST_BETWEEN = max(PERIODS)
+"""The most rounds from one average to the next of a host with a slow link that is not on the bench."""
 WINDOW_ROUNDS = 5
 """Rates and the time left are means over so many finished rounds, or over more in WINDOW_SECONDS."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.core.model.assessments import MOST_WAITING, AssessContribution, ContributionAssessed, ShowContribution
+from adloco_p2p.core.model.assessments import MAX_WAITING_LOOKS, AssessContribution, ContributionAssessed, ShowContribution
 from adloco_p2p.core.model.averages import Average
 from adloco_p2p.core.model.effects import DiscardRound, Effect, Evaluate, RunInner
 from adloco_p2p.core.model.events import Event
@@ -92,7 +92,7 @@ def test_a_device_without_memory_or_time_says_so() -> None:
 
     looks.put(asked(), full)
     assert looks.go_on() and not looks.go_on()
-    for number in range(MOST_WAITING + 1):
+    for number in range(MAX_WAITING_LOOKS + 1):
         looks.put(asked(number), lambda: iter([1.0]))
     while looks.go_on():
         pass
@@ -110,7 +110,7 @@ def test_while_the_device_is_busy_no_more_looks_wait_than_it_has_room_for() -> N
     looks = Looks(posted.append)
 
     def interrupted() -> Iterator[float | None]:
-        for number in range(1, MOST_WAITING + 2):
+        for number in range(1, MAX_WAITING_LOOKS + 2):
             looks.put(asked(number), lambda: iter([1.0]))
         yield 2.0
 

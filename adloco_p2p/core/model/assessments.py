@@ -22,7 +22,7 @@ ROWS = 64
 """Most rows of either kind that an assessor evaluates: rows that the subject was given, and rows that no host was given yet."""
 MOST_TENTHS = 500
 """Scores are clamped to this absolute value: 50 standard errors."""
-MOST_WAITING = 2
+MAX_WAITING_LOOKS = 2
 """The most looks that wait for a device, each with vectors as large as the model."""
 MAX_LOOKS = 4
 """Most looks per instance whose scores a plan waits for."""

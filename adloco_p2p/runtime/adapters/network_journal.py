@@ -1,5 +1,6 @@
 """The consensus's memory on the disk: records that a crash must not lose, and the ledger, which is too long for memory."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,15 @@ def newest_plan(path: Path) -> Digest | None:
     entry = _record(newest, where=str(path))
     assert isinstance(entry, LedgerEntry)
     return entry.value.plan
+
+
+def first_incarnation(key: Path, *, began: float) -> int:
+    """Return the number of this peer's incarnation where its journal has none: 1, or the minutes since 1970 where its `key`, a
+    file, is older than this process, which `began` by the monotonic clock. Such a peer may have lost its journal, and others
+    let it in only by an incarnation that is newer than all that they know of it."""
+    process_age = time.monotonic() - began
+    key_age = time.time() - key.stat().st_mtime
+    return int(time.time() // 60) if key_age > process_age else 1
 
 
 def _record(data: bytes, *, where: str) -> JournalRecord:

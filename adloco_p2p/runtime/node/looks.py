@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from adloco_p2p.core.model.assessments import MOST_WAITING, AssessContribution, ContributionAssessed
+from adloco_p2p.core.model.assessments import MAX_WAITING_LOOKS, AssessContribution, ContributionAssessed
 from adloco_p2p.core.model.effects import RunInner
 from adloco_p2p.core.model.events import Event
 from adloco_p2p.core.model.scalars import InstanceId
@@ -35,7 +35,7 @@ class Looks:
     def put(self, asked: AssessContribution, begin: Callable[[], Iterator[float | None]]) -> None:
         """Queue a look. `begin` is called from the device's thread; see `Engine.assess`."""
         self._waiting.append(_Look(asked=asked, begin=begin))
-        while len(self._waiting) > MOST_WAITING:
+        while len(self._waiting) > MAX_WAITING_LOOKS:
             self._end(self._waiting[0], None, "the device had no time for it")
 
     def go_on(self) -> bool:

@@ -546,7 +546,7 @@ async function drawPeer(run) {
   if (!wanted) { at("peer-card").hidden = true; view.shownPeer = null; return; }
   const reply = await ask(`api/peer?run=${view.place}&id=${encodeURIComponent(wanted)}`);
   if (wanted !== view.peer) return;
-  const peer = reply.ok ? await reply.json() : { peer: wanted, rounds: [], num_rounds: 0, events: [] };
+  const peer = reply.body || { peer: wanted, rounds: [], num_rounds: 0, events: [] };
   const known = run.peers.find((candidate) => candidate.peer === wanted);
   at("peer-title").textContent = `Peer ${short(wanted)}${known && known.nickname ? ` (${known.nickname})` : ""}`;
   at("peer-id").textContent = wanted;
@@ -775,10 +775,11 @@ async function follow() {
 
 class NoReply extends Error {}
 
-// Separate from drawing, whose faults are not those of the connection.
+// Separate from drawing, whose faults are not those of the connection. `body` is null where the server refuses.
 async function ask(address) {
   try {
-    return await fetch(address);
+    const reply = await fetch(address);
+    return { ok: reply.ok, status: reply.status, body: reply.ok ? await reply.json() : null };
   } catch (error) {
     throw new NoReply(error.message);
   }
@@ -794,7 +795,7 @@ async function refresh() {
     return refresh();
   }
   if (!reply.ok) throw new NoReply(`status ${reply.status}`);
-  const run = await reply.json();
+  const run = reply.body;
   if (run.run && place === view.place) await draw(run);
 }
 
